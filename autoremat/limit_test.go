@@ -58,11 +58,11 @@ func zoo(t testing.TB) []problem {
 	}
 	cross := nn.CrossEntropy()
 	dense := func() *nn.Sequential {
-		m := nn.NewSequential(nn.NewConv2d(1, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))
+		m := nn.NewSequential(nn.NewConv2d(1, 4, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}))
 		for i := range int64(4) {
 			from, grow := 4+2*i, &tupled{}
 			norm, conv := nn.NewBatchNorm2d(from, nn.BatchNormConfig{}),
-				nn.NewConv2d(from, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)})
+				nn.NewConv2d(from, 2, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)})
 			grow.Child("norm", norm)
 			grow.Child("conv", conv)
 			grow.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {

@@ -41,7 +41,7 @@ func (m *network) add(l nn.Layer) { m.Add(fmt.Sprintf("l%d", m.Len()), l) }
 func (m *network) grow(i, k int) {
 	switch k {
 	case 0:
-		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}}))
+		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}}))
 	case 1:
 		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
 	case 2:
@@ -49,14 +49,14 @@ func (m *network) grow(i, k int) {
 	case 3:
 		m.add(nn.NewTanh())
 	case 4:
-		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewReLUInPlace()))
+		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.ConvConfig{}), nn.NewReLUInPlace()))
 	case 5:
 		m.add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity()),
 			nn.NewReLU()))
 	case 6:
 		m.add(nn.NewBasicBlock(2, 2, 1))
 	case 7:
-		m.add(autoremat.Atomic(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}),
+		m.add(autoremat.Atomic(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.ConvConfig{}),
 			nn.NewTanh(), nn.NewDropout(0.2))))
 	case 8:
 		m.add(nn.Checkpointed(nn.NewSequential(nn.NewLinear(6, 6), nn.NewDropout(0.3), nn.NewTanh())))

@@ -58,12 +58,12 @@ type cell struct {
 // newCell makes a cell for states with before and last channels. halved says that the last state is
 // half as large as the one before.
 func newCell(design genotype, before, last, channels int64, halved bool) *cell {
-	l := &cell{genotype: design, last: conv1x1To(last, channels, 1), before: same(0, 1)}
+	l := &cell{genotype: design, last: convChain(last, channels, 1, nn.Square(1)), before: same(0, 1)}
 	switch {
 	case halved:
 		l.before = newFactorizedReduce(before, channels)
 	case before != channels:
-		l.before = conv1x1To(before, channels, 1)
+		l.before = convChain(before, channels, 1, nn.Square(1))
 	}
 	l.Child("reduce1", l.last)
 	l.Child("reduce2", l.before)

@@ -35,8 +35,7 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 	}
 	if o.Width%8 != 0 {
 		return nil, refuse("amoebanetd", "Width", o.Width,
-			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter "+
-				"of them")
+			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
 	}
 	if o.Size%32 != 0 {
 		return nil, refuse("amoebanetd", "Size", o.Size,
@@ -46,7 +45,7 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 	stem := new(unit).
 		add("relu", nn.NewReLU()).
 		add("conv", convolution(int64(o.Channels), channels, 3, 2)).
-		add("bn", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
+		add("bn", norm(channels))
 	s := nn.NewSequential()
 	before, last, halved := channels, channels, false // the channels of the last two states
 	add := func(name string, design genotype) {

@@ -6,60 +6,51 @@ import (
 )
 
 // The operations in a cell of an AmoebaNet: [N, channels, H, W] to [N, channels, H/stride,
-// W/stride]. Convolutions are ReLU, convolution, BatchNorm. A state has several readers, so the
-// first ReLU makes a new tensor; those after a BatchNorm work in place.
+// W/stride].
 
 func same(_, _ int64) nn.Layer { return nn.NewIdentity() }
 
 func avgPool3x3(_, stride int64) nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(stride),
+	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(stride),
 		Padding: nn.Square(1), ExcludePadding: true})
 }
 
 func maxPool2x2(_, stride int64) nn.Layer {
-	return nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{Stride: nn.Square(stride)})
+	return nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{Stride: nn.Square(stride)})
 }
 
-func conv1x1(channels, stride int64) nn.Layer { return conv1x1To(channels, channels, stride) }
-
-func conv1x1To(in, out, stride int64) nn.Layer {
-	return convChain(in, kernel{out, nn.Square(1), nn.Square(stride)})
+func conv1x1(channels, stride int64) nn.Layer {
+	return convChain(channels, channels, stride, nn.Square(1))
 }
 
-// conv3x3 has a quarter of the channels in its middle, as has conv1x7x1.
 func conv3x3(channels, stride int64) nn.Layer {
-	one := nn.Square(1)
-	return convChain(channels, kernel{channels / 4, one, one},
-		kernel{channels / 4, nn.Square(3), nn.Square(stride)}, kernel{channels, one, one})
+	return convChain(channels, channels, stride, nn.Square(1), nn.Square(3), nn.Square(1))
 }
 
-// conv1x7x1 is a 1x7 convolution and a 7x1.
 func conv1x7x1(channels, stride int64) nn.Layer {
-	one := nn.Square(1)
-	return convChain(channels, kernel{channels / 4, one, one},
-		kernel{channels / 4, nn.Pair{1, 7}, nn.Pair{1, stride}},
-		kernel{channels / 4, nn.Pair{7, 1}, nn.Pair{stride, 1}}, kernel{channels, one, one})
+	return convChain(channels, channels, stride, nn.Square(1), nn.Pair{1, 7}, nn.Pair{7, 1}, nn.Square(1))
 }
 
-// kernel is a convolution, padded so that stride 1 keeps the size.
-type kernel struct {
-	out          int64
-	size, stride nn.Pair
-}
-
-func convChain(in int64, kernels ...kernel) nn.Layer {
+// convChain is ReLU, convolution and BatchNorm for each size, with a quarter of the channels between
+// them. A single convolution has the stride, of several those that are not 1x1. A state has several
+// readers, so the first ReLU makes a new tensor; those after a BatchNorm work in place.
+func convChain(in, out, stride int64, sizes ...nn.Pair) nn.Layer {
 	var layers []nn.Layer
-	for i, k := range kernels {
-		relu := nn.NewReLUInPlace()
+	for i, size := range sizes {
+		to, step, relu := out/4, nn.Square(1), nn.NewReLUInPlace()
 		if i == 0 {
 			relu = nn.NewReLU()
 		}
-		padding := nn.Pair{k.size[0] / 2, k.size[1] / 2}
-		layers = append(layers, relu,
-			nn.NewConv2d(in, k.out, k.size, nn.Conv2dConfig{Stride: k.stride, Padding: padding,
-				NoBias: true}),
-			nn.NewBatchNorm2d(k.out, nn.BatchNormConfig{}))
-		in = k.out
+		if i == len(sizes)-1 {
+			to = out
+		}
+		for d := range size {
+			if size[d] > 1 || len(sizes) == 1 {
+				step[d] = stride
+			}
+		}
+		layers = append(layers, relu, convolutionOf(in, to, size, step, 1), norm(to))
+		in = to
 	}
 	return nn.NewSequential(layers...)
 }
@@ -68,14 +59,12 @@ func convChain(in int64, kernels ...kernel) nn.Layer {
 // convolution of the pixels with even coordinates, the others of those with odd ones.
 type factorizedReduce struct {
 	nn.Base
-	relu      nn.Layer
-	even, odd nn.Layer
-	norm      nn.Layer
+	relu, even, odd, norm nn.Layer
 }
 
 func newFactorizedReduce(in, out int64) *factorizedReduce {
 	l := &factorizedReduce{relu: nn.NewReLU(), even: convolution(in, out/2, 1, 2),
-		odd: convolution(in, out-out/2, 1, 2), norm: nn.NewBatchNorm2d(out, nn.BatchNormConfig{})}
+		odd: convolution(in, out-out/2, 1, 2), norm: norm(out)}
 	l.Child("relu", l.relu)
 	l.Child("conv1", l.even)
 	l.Child("conv2", l.odd)

@@ -24,12 +24,12 @@ func newAuxiliary(skip string) *auxiliary {
 
 // Forward returns x. In evaluation the classifier does nothing.
 func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	if !c.Training {
-		c.Stash(a.skip, nil)
-		return x
-	}
 	mark := c.Mark()
-	c.Stash(a.skip, c.Run(x, a.layers...))
+	var logits *torch.Tensor
+	if c.Training {
+		logits = c.Run(x, a.layers...)
+	}
+	c.Stash(a.skip, logits)
 	c.Release(mark)
 	return x
 }
@@ -37,7 +37,7 @@ func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 // inceptionAuxiliary is Inception v3's auxiliary classifier.
 func inceptionAuxiliary(in, classes int64) *auxiliary {
 	a := newAuxiliary("AuxLogits")
-	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.AvgPool2dConfig{Stride: nn.Square(3)})).
+	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.PoolConfig{Stride: nn.Square(3)})).
 		add("conv0", conv("conv0", 128, 1, 1).unit(in, true)).
 		add("conv1", filter{out: 768, size: nn.Square(5), unpadded: true}.unit(128, true)).
 		average("avgpool", 768, classes)
@@ -88,25 +88,13 @@ func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 // network's own logits plus weight times each classifier's, against one target. In evaluation there
 // are no classifiers. GoogLeNet's authors weigh by 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
-	l := &auxiliaryLoss{loss, weight}
-	return nn.TupleLoss(l, l.forward)
+	return nn.TupleLoss(loss, func(c *nn.Ctx, logits, targets []*torch.Tensor) *torch.Tensor {
+		mark := c.Mark()
+		sum := nn.RunLoss(c, loss, logits[:1], targets)
+		for i := 1; i < len(logits); i++ {
+			sum = c.Op("aten::add.Tensor", sum, nn.RunLoss(c, loss, logits[i:i+1], targets), weight)
+			c.Release(mark, sum)
+		}
+		return sum
+	})
 }
-
-type auxiliaryLoss struct {
-	loss   nn.Loss
-	weight float64
-}
-
-// forward takes the logits, the network's own first.
-func (l *auxiliaryLoss) forward(c *nn.Ctx, logits, targets []*torch.Tensor) *torch.Tensor {
-	mark := c.Mark()
-	sum := nn.RunLoss(c, l.loss, logits[:1], targets)
-	for i := 1; i < len(logits); i++ {
-		sum = c.Op("aten::add.Tensor", sum, nn.RunLoss(c, l.loss, logits[i:i+1], targets), l.weight)
-		c.Release(mark, sum)
-	}
-	return sum
-}
-
-// Reduction is the loss's.
-func (l *auxiliaryLoss) Reduction() torch.Reduction { return l.loss.Reduction() }

@@ -2,15 +2,14 @@ package models
 
 import (
 	"fmt"
+	"math"
 
 	"penstock.example/nn"
 )
 
 // cifarResNets are the residual networks for small images (He et al. 2015, "Deep Residual
-// Learning", section 4.2): a 3x3 stem, three groups of n blocks at 16, 32 and 64 channels, the last
-// two starting with stride 2, an average and a fully connected layer; 6n + 2 layers with weights.
-// Where the shape changes the shortcut is a projection (the paper's option B). The paper used
-// option A, zeros for the new channels: 2752 parameters less.
+// Learning", section 4.2) of 6n + 2 layers with weights. Where the shape changes the shortcut is a
+// projection (the paper's option B, where it used A: 2752 parameters more).
 var cifarResNets = []model{cifarResNet(3), cifarResNet(5), cifarResNet(7), cifarResNet(9)}
 
 func cifarResNet(n int) model {
@@ -32,7 +31,7 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 	width := int64(o.Width)
 	stem := new(unit).
 		add("conv", convolution(int64(o.Channels), width, 3, 1)).
-		add("bn", nn.NewBatchNorm2d(width, nn.BatchNormConfig{})).
+		add("bn", norm(width)).
 		add("relu", nn.NewReLUInPlace())
 	s := nn.NewSequential().Add("stem", stem)
 	in := addGroups(s, width, []int{n, n, n}, func(in int64, g int, stride int64) (nn.Layer, int64) {
@@ -46,7 +45,7 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 func heInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		if shape := p.Shape(); len(shape) == 4 {
-			p.SetInit(nn.KaimingNormalFanOut(shape[0] * shape[2] * shape[3]))
+			p.SetInit(nn.Normal(math.Sqrt(2 / float64(shape[0]*shape[2]*shape[3]))))
 		}
 	}
 	return s

@@ -11,8 +11,7 @@ import (
 )
 
 // denseNets are the densely connected networks for ImageNet (Huang et al. 2017, "Densely Connected
-// Convolutional Networks", table 1) with torchvision's names and parameters. growth is the paper's
-// k. Images are halved five times, the last three times rounded down, and averaged.
+// Convolutional Networks", table 1) with torchvision's names and parameters.
 var denseNets = []model{
 	denseNet("densenet121", 32, 6, 12, 24, 16),
 	denseNet("densenet161", 48, 6, 12, 36, 24),
@@ -35,10 +34,10 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 	channels := 2 * growth
 	features := nn.NewSequential().
 		Add("conv0", convolution(int64(o.Channels), channels, 7, 2)).
-		Add("norm0", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
+		Add("norm0", norm(channels)).
 		Add("relu0", nn.NewReLUInPlace()).
 		Add("pool0", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	for i, n := range blocks {
 		block := nn.NewSequential()
 		for k := range n {
@@ -50,13 +49,13 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 			break
 		}
 		features.Add("transition"+strconv.Itoa(i+1), nn.NewSequential().
-			Add("norm", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})).
+			Add("norm", norm(channels)).
 			Add("relu", nn.NewReLUInPlace()).
 			Add("conv", convolution(channels, channels/2, 1, 1)).
-			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+			Add("pool", nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
 		channels /= 2
 	}
-	features.Add("norm5", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
+	features.Add("norm5", norm(channels))
 	return denseInit(nn.NewSequential().
 		Add("features", features).
 		Add("relu", nn.NewReLUInPlace()).
@@ -88,10 +87,10 @@ type denseLayer struct{ unit }
 // and drop with a probability.
 func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	l, middle := &denseLayer{}, 4*growth
-	l.add("norm1", nn.NewBatchNorm2d(in, nn.BatchNormConfig{})).
+	l.add("norm1", norm(in)).
 		add("relu1", nn.NewReLUInPlace()).
 		add("conv1", convolution(in, middle, 1, 1)).
-		add("norm2", nn.NewBatchNorm2d(middle, nn.BatchNormConfig{})).
+		add("norm2", norm(middle)).
 		add("relu2", nn.NewReLUInPlace()).
 		add("conv2", convolution(middle, growth, 3, 1))
 	if dropout > 0 {

@@ -18,13 +18,18 @@ func conv(name string, out, height, width int64) filter {
 	return filter{name: name, out: out, size: nn.Pair{height, width}}
 }
 
+// unpadded is a filter of 3x3 that takes a pixel off each edge.
+func unpadded(name string, out int64) filter {
+	return filter{name: name, out: out, size: nn.Square(3), unpadded: true}
+}
+
 // halve is a filter of 3x3 that halves the size, and ignores an incomplete window.
 func halve(name string, out int64) filter {
 	return filter{name: name, out: out, size: nn.Square(3), stride: 2, unpadded: true}
 }
 
 func (f filter) conv(in int64) nn.Layer {
-	o := nn.Conv2dConfig{Stride: nn.Square(max(f.stride, 1)), NoBias: true}
+	o := nn.ConvConfig{Stride: nn.Square(max(f.stride, 1)), NoBias: true}
 	if !f.unpadded {
 		o.Padding = nn.Pair{f.size[0] / 2, f.size[1] / 2}
 	}

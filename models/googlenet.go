@@ -3,8 +3,7 @@ package models
 import "penstock.example/nn"
 
 // googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
-// torchvision's names and parameters: norms after the convolutions, and 3x3 convolutions where the
-// paper has 5x5. Images are halved five times, rounded up, and averaged.
+// torchvision's names and parameters: norms after the convolutions, and 3x3 where the paper has 5x5.
 var googleNets = []model{googleNetModel()}
 
 func googleNetModel() model {
@@ -17,7 +16,7 @@ func googleNet(o Options) (*nn.Sequential, error) {
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
 	halves := func(name string, size int64) {
 		s.Add(name, nn.NewMaxPool2d(nn.Square(size),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), CeilMode: true}))
+			nn.PoolConfig{Stride: nn.Square(2), CeilMode: true}))
 	}
 	auxiliary := func(name string) {
 		if o.Aux {
@@ -58,7 +57,7 @@ func inception(c1, reduce3, c3, reduce5, c5, projected int64) [][]filter {
 		path(conv("branch2.0", reduce3, 1, 1), conv("branch2.1", c3, 3, 3)),
 		path(conv("branch3.0", reduce5, 1, 1), conv("branch3.1", c5, 3, 3)),
 		path(pool(nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})),
+			nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})),
 			conv("branch4.1", projected, 1, 1)),
 	}
 }

@@ -21,21 +21,20 @@ var gpts = []model{{
 }}
 
 // gpt is embed, blocks.0, blocks.1, ..., head (Radford et al. 2019, section 2.3). Blocks are chains
-// of layers (nn.NewTransformerBlock), which a balance may cut anywhere. The head's weight is the
-// tokens' embedding (Press and Wolf 2017, "Using the Output Embedding to Improve Language Models"):
-// one parameter, embed.token.weight.
+// of layers, which a balance may cut anywhere.
 func gpt(o Options) (*nn.Sequential, error) {
 	width, classes := int64(o.Width), int64(o.Classes)
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
 		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads),
-			nn.TransformerConfig{Dropout: o.Dropout}))
+			o.Dropout))
 	}
 	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
 		Add("embed", embed).
 		Add("blocks", blocks).
-		Add("head", newHead(width, embed.token.Weight))
+		Add("head", newVocabularyHead(nn.NewLayerNorm([]int64{width}, nn.NormConfig{}), "linear",
+			embed.token.Weight))
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
 }
 
@@ -82,25 +81,4 @@ func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	y = c.Run(y, e.drop)
 	c.Release(mark, y)
 	return y
-}
-
-// head is the last norm and a linear layer of a shared weight [classes, width]: [N, T, width] to
-// logits [N, classes, T], with the classes where cross entropy wants them.
-type head struct {
-	nn.Base
-	norm   *nn.LayerNorm
-	linear *nn.Linear
-}
-
-func newHead(width int64, weight *nn.Param) *head {
-	h := &head{norm: nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{}),
-		linear: nn.NewLinearShared(weight, false)}
-	h.Child("norm", h.norm)
-	h.Child("linear", h.linear)
-	return h
-}
-
-// Forward returns a view.
-func (h *head) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Transpose(c.Run(x, h.norm, h.linear), 1, 2)
 }

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"penstock.example/nn"
-	"penstock.example/torch"
 )
 
 // gpt2s are the four sizes of GPT-2 (Radford et al. 2019, table 2), with the names and layouts of
@@ -31,8 +30,7 @@ func gpt2(name string, depth, width, heads int) model {
 }
 
 // buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f, lm_head, as a chain of layers that a balance
-// may cut anywhere. The head's weight is the tokens' embedding (Press and Wolf 2017, "Using the
-// Output Embedding to Improve Language Models"): one parameter, wte.weight.
+// may cut anywhere.
 func buildGPT2(o Options) *nn.Sequential {
 	width := int64(o.Width)
 	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
@@ -45,16 +43,16 @@ func buildGPT2(o Options) *nn.Sequential {
 		blocks.Add(strconv.Itoa(i), gpt2Block(width, int64(o.Heads), o.Dropout))
 	}
 	s.Add("h", blocks).
-		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.LayerNormConfig{})).
-		Add("lm_head", newVocabularyHead(tokens.Weight))
+		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.NormConfig{})).
+		Add("lm_head", newVocabularyHead(nil, "", tokens.Weight))
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 
-// gpt2Block is skip_1, ln_1, attn, add_1, skip_2, ln_2, mlp, add_2: nn.NewTransformerBlock under
-// other names, with weights [in, out] and dropout of the attention's weights as well.
+// gpt2Block is nn.NewTransformerBlock under other names, with weights [in, out] and dropout of the
+// attention's weights as well.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
-	for _, l := range nn.NewDotProductAttention(width, heads, nn.CausalMask) {
+	for _, l := range nn.NewDotProductAttention(width, heads, true) {
 		attn.Add(l.Name, l.Layer)
 		if l.Name == "weights" && dropout != 0 {
 			attn.Add("attn_dropout", onFirst(nn.NewDropout(dropout)))
@@ -67,23 +65,5 @@ func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 		Add("act", nn.NewGELUTanh()).
 		Add("c_proj", nn.NewLinearTransposed(4*width, width))
 	addDropout(mlp, "dropout", dropout)
-	return residualPaths(nn.LayerNormConfig{}, width, namedPart{"attn", attn}, namedPart{"mlp", mlp})
-}
-
-// vocabularyHead is a linear layer whose weight [classes, width] is the tokens' embedding: [N, T,
-// width] to logits [N, classes, T], with the classes where cross entropy wants them.
-type vocabularyHead struct {
-	nn.Base
-	weight *nn.Param
-}
-
-func newVocabularyHead(embedding *nn.Param) *vocabularyHead {
-	h := &vocabularyHead{}
-	h.weight = h.Share("weight", embedding)
-	return h
-}
-
-// Forward returns a view.
-func (h *vocabularyHead) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Transpose(c.PlainLinear(x, h.weight.Tensor(), nil), 1, 2)
+	return residualPaths(nn.NormConfig{}, width, namedPart{"attn", attn}, namedPart{"mlp", mlp})
 }

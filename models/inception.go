@@ -1,13 +1,9 @@
 package models
 
-import (
-	"penstock.example/nn"
-)
+import "penstock.example/nn"
 
 // inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for
-// Computer Vision") with torchvision's names and parameters. Convolutions of the stem and blocks
-// that reduce the size are not padded, so images are at least 75x75; with the auxiliary classifier,
-// which pools and convolves 17x17 at the default size, they are at least 299x299.
+// Computer Vision") with torchvision's names and parameters.
 var inceptions = []model{inceptionModel()}
 
 func inceptionModel() model {
@@ -25,16 +21,10 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 			"want at least %d with Aux, as the auxiliary classifier needs 17x17 pixels where it reads", least)
 	}
 	s := &inceptionNet{nn.NewSequential(), int64(o.Channels)}
-	halves := func(name string) {
-		s.Add(name, nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))
-	}
-	s.filters(halve("Conv2d_1a_3x3", 32),
-		filter{name: "Conv2d_2a_3x3", out: 32, size: nn.Square(3), unpadded: true}, conv("Conv2d_2b_3x3",
-			64, 3, 3))
-	halves("maxpool1")
-	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), filter{name: "Conv2d_4a_3x3", out: 192, size: nn.Square(3),
-		unpadded: true})
-	halves("maxpool2")
+	s.filters(halve("Conv2d_1a_3x3", 32), unpadded("Conv2d_2a_3x3", 32), conv("Conv2d_2b_3x3", 64, 3, 3))
+	s.Add("maxpool1", halvingPool())
+	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), unpadded("Conv2d_4a_3x3", 192))
+	s.Add("maxpool2", halvingPool())
 	s.mixed("Mixed_5b", inceptionA(32)...)
 	s.mixed("Mixed_5c", inceptionA(64)...)
 	s.mixed("Mixed_5d", inceptionA(64)...)
@@ -76,7 +66,7 @@ func inceptionB() [][]filter {
 	return [][]filter{
 		path(halve("branch3x3", 384)),
 		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), halve("branch3x3dbl_3", 96)),
-		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))),
+		path(pool(halvingPool())),
 	}
 }
 
@@ -86,8 +76,8 @@ func inceptionC(middle int64) [][]filter {
 		path(conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7),
 			conv("branch7x7_3", 192, 7, 1)),
 		path(conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1),
-			conv("branch7x7dbl_3", middle, 1, 7),
-			conv("branch7x7dbl_4", middle, 7, 1), conv("branch7x7dbl_5", 192, 1, 7)),
+			conv("branch7x7dbl_3", middle, 1, 7), conv("branch7x7dbl_4", middle, 7, 1),
+			conv("branch7x7dbl_5", 192, 1, 7)),
 		path(pool(surroundings()), conv("branch_pool", 192, 1, 1)),
 	}
 }
@@ -97,7 +87,7 @@ func inceptionD() [][]filter {
 		path(conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)),
 		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7),
 			conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
-		path(pool(nn.NewMaxPool2d(nn.Square(3), nn.MaxPool2dConfig{Stride: nn.Square(2)}))),
+		path(pool(halvingPool())),
 	}
 }
 
@@ -112,14 +102,17 @@ func inceptionE() [][]filter {
 	}
 }
 
-// surroundings averages the 3x3 pixels around each, zeros beyond the edge.
-func surroundings() nn.Layer {
-	return nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+func halvingPool() nn.Layer {
+	return nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(2)})
 }
 
-// inceptionInit draws all weights of convolutions and linear layers with one deviation, and those
-// of the auxiliary classifier's last layer with a hundredth of Inception v3's. torchvision cuts the
-// distribution off at 2, twenty deviations away, which no weight reaches.
+// surroundings averages the 3x3 pixels around each, zeros beyond the edge.
+func surroundings() nn.Layer {
+	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+}
+
+// inceptionInit starts weights as torchvision does, which cuts the distribution off at 2, twenty
+// deviations away.
 func inceptionInit(s *nn.Sequential, deviation float64) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		switch {

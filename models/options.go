@@ -3,6 +3,7 @@ package models
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,21 +67,19 @@ type option struct {
 	setting.Setting
 }
 
-// options lists the model's options and where their values are in o, those with a name of the model's own
-// first.
+// options lists the model's options and where their values are in o, those with a name of the model's
+// own first.
 func (m model) options(o *Options) []option {
 	list := make([]option, len(m.own))
-	defaults := m.Defaults.numbers()
-	for i, n := range o.numbers() {
+	for i, n := range m.Defaults.numbers() {
+		s := option{n.field, setting.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*n.value),
+			Value: o.numbers()[i].value, Most: n.most}}
 		own := slices.IndexFunc(m.own, func(a alias) bool { return a.field == n.field })
-		s := setting.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*defaults[i].value),
-			Value: n.value, Most: n.most}
-		switch {
-		case own >= 0:
+		if own >= 0 {
 			s.Name = m.own[own].name
-			list[own] = option{n.field, s}
-		case *defaults[i].value != 0:
-			list = append(list, option{n.field, s})
+			list[own] = s
+		} else if *n.value != 0 {
+			list = append(list, s)
 		}
 	}
 	if m.dropout {
@@ -101,17 +100,22 @@ func (m model) options(o *Options) []option {
 	return list
 }
 
-// Setting is an option of a model and its value.
-type Setting struct {
-	// Name is the model's own, such as "B" of unet, or else the name of the field of Options in small
-	// letters.
-	Name  string
-	Value any // an int, for aux 0 or 1; a float64 for dropout
+func (m model) settings(o *Options) (list []setting.Setting) {
+	for _, p := range m.options(o) {
+		list = append(list, p.Setting)
+	}
+	return list
 }
 
-// Settings lists every option of a model as New would take o, the model's own names
-// first. It returns New's errors, except about options that depend on each other and
-// images that are too small.
+// Setting is an option of a model and its value.
+type Setting struct {
+	Name  string // the model's own, such as "B" of unet, or else Field in small letters
+	Field string // of Options
+	Value any    // an int, for aux 0 or 1; a float64 for dropout
+}
+
+// Settings lists every option of a model as New would take o, the model's own names first. It
+// returns New's errors, except about options that depend on each other.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
 	if err != nil {
@@ -122,47 +126,24 @@ func Settings(name string, o Options) ([]Setting, error) {
 	}
 	var list []Setting
 	for _, p := range m.options(&o) {
-		s := Setting{p.Name, o.Dropout}
-		switch value := p.Value.(type) {
-		case *int:
-			s.Value = *value
-		case *bool:
-			s.Value = map[bool]int{true: 1}[*value]
+		value := reflect.ValueOf(o).FieldByName(p.field).Interface()
+		if on, ok := value.(bool); ok {
+			value = map[bool]int{true: 1}[on]
 		}
-		list = append(list, s)
+		list = append(list, Setting{p.Name, p.field, value})
 	}
 	return list, nil
 }
 
-// SettingName is the name by which Set and Settings of a model know a field of Options, such as "C" of
-// unet for Width; "" if no such model exists, or it has no such option.
-func SettingName(name, field string) string {
-	m, err := find(name)
-	if err != nil {
-		return ""
-	}
-	for _, p := range m.options(&Options{}) {
-		if p.field == field {
-			return p.Name
-		}
-	}
-	return ""
-}
-
-// Set changes options by assignments such as "B=6", by the names of Settings; one may hold several,
-// separated by commas, each name once. The last assignment of a name counts. The error lists the model's
-// options, and leaves o as it was. New checks options that depend on each other.
+// Set changes options by assignments such as "B=6" or "B=6,C=64", by the names of Settings; the last
+// of a name counts. The error lists the model's options, and leaves o as it was.
 func Set(name string, o *Options, assignments []string) error {
 	m, err := find(name)
 	if err != nil {
 		return err
 	}
 	changed := *o
-	var list []setting.Setting
-	for _, p := range m.options(&changed) {
-		list = append(list, p.Setting)
-	}
-	if err := setting.Set(m.Name, list, assignments); err != nil {
+	if err := setting.Set(m.Name, m.settings(&changed), assignments); err != nil {
 		return fmt.Errorf("models: %w", err)
 	}
 	*o = changed
@@ -172,11 +153,7 @@ func Set(name string, o *Options, assignments []string) error {
 // complete checks o and puts the defaults in place of zeros.
 func (m model) complete(o *Options) error {
 	lacks := func(field string, value any) error {
-		var names []string
-		for _, p := range m.options(&Options{}) {
-			names = append(names, p.Name)
-		}
-		return refuse(m.Name, field, value, "want it left out; the model has %s", strings.Join(names, ", "))
+		return refuse(m.Name, field, value, "want it left out; the model has %s", setting.List(m.settings(o)))
 	}
 	defaults := m.Defaults.numbers()
 	for i, n := range o.numbers() {

@@ -165,7 +165,7 @@ func TestAuxiliaryClassifiersSpeakInTraining(t *testing.T) {
 func TestAuxiliaryLoss(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	n := nn.NewCtx(c, nn.Config{})
-	plain := nn.MSE().Sum()
+	plain := nn.MSE(nn.LossConfig{Sum: true})
 	loss := models.NewAuxiliaryLoss(plain, 0.3)
 	if loss.Reduction() != torch.ReduceSum {
 		t.Errorf("the reduction is %v, that of the loss is a sum", loss.Reduction())

@@ -6,15 +6,9 @@ import (
 )
 
 // preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity
-// Mappings in Deep Residual Networks", table 4): three groups of 111 bottlenecks with norms and
-// ReLUs before the convolutions. It is the longest chain that papers on rematerialisation
-// measure (Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains"), and is here as
-// they have it: groups are four times as wide as the first paper's, and a shortcut that changes the
-// shape has a norm of its own and no ReLU. The stem keeps the size of the image, so a sample of
-// 224x224 leaves 28 GiB for its backward.
-//
-// Each block is one layer, and each norm with its ReLU: 339 layers. Split up, the blocks would be
-// more than 3,000 layers, which helps nobody.
+// Mappings in Deep Residual Networks", table 4), as papers on rematerialisation measure it (Beaumont
+// et al. 2019, "Optimal checkpointing for heterogeneous chains"): four times as wide, and with a norm
+// and no ReLU in a shortcut that changes the shape. Each block is one layer.
 var preActResNets = []model{{
 	Info: Info{
 		Name: "resnet1001", Summary: "residual network for small images, 3 groups of depth pre-activated " +
@@ -34,13 +28,16 @@ func preActResNet(o Options) *nn.Sequential {
 	in = addGroups(s, in, []int{o.Depth, o.Depth, o.Depth},
 		func(in int64, g int, stride int64) (nn.Layer, int64) {
 			width := int64(o.Width) << g
-			return newPreActBottleneck(in, width, stride), nn.BottleneckExpansion * width
+			return newPreActBottleneck(in, width, stride), bottleneckExpansion * width
 		})
 	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
 }
 
 // normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm
 // does not need its output for its gradient. Its parameters have the names of the norm's.
+// bottleneckExpansion is how many times wider than its middle the output of a bottleneck is.
+const bottleneckExpansion = 4
+
 type normReLU struct{ *nn.BatchNorm }
 
 func newNormReLU(channels int64) *normReLU {
@@ -63,13 +60,12 @@ type preActBottleneck struct {
 // newPreActBottleneck is bn1, conv1, bn2, conv2 and bn3, conv3, where a ReLU follows each norm; the
 // stride is conv2's.
 func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
-	l, out := &preActBottleneck{}, nn.BottleneckExpansion*width
+	l, out := &preActBottleneck{}, bottleneckExpansion*width
 	l.step("1", in, width, 1, 1)
 	l.step("2", width, width, 3, stride)
 	l.step("3", width, out, 1, 1)
 	if in != out || stride != 1 {
-		l.downsample = nn.NewSequential(nn.NewBatchNorm2d(in, nn.BatchNormConfig{}),
-			convolution(in, out, 1, stride))
+		l.downsample = nn.NewSequential(norm(in), convolution(in, out, 1, stride))
 		l.Child("downsample", l.downsample)
 	}
 	return l

@@ -36,10 +36,9 @@ func block(in, stride int64, steps ...residualStep) *nn.Sequential {
 	channels := in
 	for i, step := range steps {
 		number := strconv.Itoa(i + 1)
-		s.Add("conv"+number, nn.NewConv2d(channels, step.out, nn.Square(step.kernel), nn.Conv2dConfig{
-			Stride: nn.Square(step.stride), Padding: nn.Square(step.kernel / 2), Groups: step.groups,
-			NoBias: true})).
-			Add("bn"+number, nn.NewBatchNorm2d(step.out, nn.BatchNormConfig{}))
+		s.Add("conv"+number, convolutionOf(channels, step.out, nn.Square(step.kernel), nn.Square(step.stride),
+			step.groups)).
+			Add("bn"+number, norm(step.out))
 		if channels = step.out; i < len(steps)-1 {
 			s.Add("relu"+number, nn.NewReLUInPlace())
 		}
@@ -49,7 +48,7 @@ func block(in, stride int64, steps ...residualStep) *nn.Sequential {
 	if in != channels || stride != 1 {
 		name = "downsample"
 		a.project("0", convolution(in, channels, 1, stride))
-		a.project("1", nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}))
+		a.project("1", norm(channels))
 	}
 	s.Add(name, a).Add("relu"+strconv.Itoa(len(steps)), nn.NewReLUInPlace())
 	s.Isolate(nn.NewNamespace())

@@ -10,10 +10,8 @@ import (
 // resNets are the residual networks for ImageNet with torchvision's names and parameters:
 // He et al. 2015 ("Deep Residual Learning", table 1), the 200 layers of He et al. 2016 ("Identity
 // Mappings", section 4) with the blocks of 2015, ResNeXt (Xie et al. 2017, "Aggregated Residual
-// Transformations") with 3x3 convolutions in groups, and wide ones (Zagoruyko and Komodakis
-// 2016) with twice the channels in 3x3 convolutions. They end in an average, so images may be
-// small: 32x32 is 1x1 in the last group. Blocks are chains of layers, which a balance may cut
-// anywhere: resnet101 has 370.
+// Transformations"), and wide ones (Zagoruyko and Komodakis 2016). Blocks are chains of layers, which
+// a balance may cut anywhere.
 var resNets = []model{
 	resNet("resnet18", "", "He et al. 2015, table 1", resNetDesign{basic: true}, 2, 2, 2, 2),
 	resNet("resnet34", "", "He et al. 2015, table 1", resNetDesign{basic: true}, 3, 4, 6, 3),
@@ -22,13 +20,12 @@ var resNets = []model{
 	resNet("resnet152", "", "He et al. 2015, table 1", resNetDesign{}, 3, 8, 36, 3),
 	resNet("resnet200", "", "He et al. 2016", resNetDesign{}, 3, 24, 36, 3),
 	resNet("resnext50_32x4d", "resnext50", "Xie et al. 2017", resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
-	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23,
-		3),
-	resNet("wide_resnet50_2", "wide_resnet50", "Zagoruyko and Komodakis 2016", resNetDesign{each: 128},
-		3, 4, 6, 3),
-	resNet("wide_resnet101_2", "wide_resnet101", "Zagoruyko and Komodakis 2016", resNetDesign{each: 128},
-		3, 4, 23, 3),
+	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
+	resNet("wide_resnet50_2", "wide_resnet50", wideSource, resNetDesign{each: 128}, 3, 4, 6, 3),
+	resNet("wide_resnet101_2", "wide_resnet101", wideSource, resNetDesign{each: 128}, 3, 4, 23, 3),
 }
+
+const wideSource = "Zagoruyko and Komodakis 2016"
 
 // resNetDesign has the numbers in which the blocks of residual networks differ.
 type resNetDesign struct {
@@ -60,15 +57,15 @@ func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
 func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", convolution(int64(o.Channels), 64, 7, 2)).
-		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
+		Add("bn1", norm(64)).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := addGroups(s, 64, blocks, func(in int64, g int, stride int64) (nn.Layer, int64) {
 		if out := int64(64) << g; d.basic {
 			return basicBlock(in, out, stride), out
 		}
-		out := int64(64*nn.BottleneckExpansion) << g
+		out := int64(64*bottleneckExpansion) << g
 		return bottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
 	})
 	return heInit(average(s, in, o))

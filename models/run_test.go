@@ -284,11 +284,11 @@ func plainResNet(block func(in, width, stride int64) nn.Layer, expansion int64, 
 	classes int64) *nn.Sequential {
 	s := nn.NewSequential().
 		Add("conv1", nn.NewConv2d(3, 64, nn.Square(7),
-			nn.Conv2dConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
+			nn.ConvConfig{Stride: nn.Square(2), Padding: nn.Square(3), NoBias: true})).
 		Add("bn1", nn.NewBatchNorm2d(64, nn.BatchNormConfig{})).
 		Add("relu", nn.NewReLU()).
 		Add("maxpool", nn.NewMaxPool2d(nn.Square(3),
-			nn.MaxPool2dConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
+			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := int64(64)
 	for g, n := range blocks {
 		group := nn.NewSequential()
@@ -314,7 +314,7 @@ func TestResNetIsThatOfWholeBlocks(t *testing.T) {
 		plain *nn.Sequential
 	}{
 		{"resnet18", plainResNet(nn.NewBasicBlock, 1, []int{2, 2, 2, 2}, 5)},
-		{"resnet50", plainResNet(nn.NewBottleneck, nn.BottleneckExpansion, []int{3, 4, 6, 3}, 5)},
+		{"resnet50", plainResNet(nn.NewBottleneck, 4, []int{3, 4, 6, 3}, 5)},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			runtime.LockOSThread()
@@ -364,7 +364,7 @@ func TestBlocksCutOpenKeepNoMore(t *testing.T) {
 		return m.Live - before, m.Peak - before
 	}
 	live, peak := kept(build(t, "resnet50", models.Options{Classes: 5}))
-	wantLive, wantPeak := kept(plainResNet(nn.NewBottleneck, nn.BottleneckExpansion, []int{3, 4, 6, 3}, 5))
+	wantLive, wantPeak := kept(plainResNet(nn.NewBottleneck, 4, []int{3, 4, 6, 3}, 5))
 	if live > wantLive || peak > wantPeak {
 		t.Errorf("%d bytes are kept and %d were live, want at most %d and %d", live, peak, wantLive, wantPeak)
 	}

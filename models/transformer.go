@@ -18,7 +18,7 @@ type namedPart struct {
 // residualPaths is a block of parts, each with its input normalised first and added to its output:
 // skip_1, ln_1, the first part, add_1, skip_2 and so on. Inputs go around the parts as skip
 // connections, in a namespace of the block's own.
-func residualPaths(norm nn.LayerNormConfig, width int64, parts ...namedPart) *nn.Sequential {
+func residualPaths(norm nn.NormConfig, width int64, parts ...namedPart) *nn.Sequential {
 	s := nn.NewSequential()
 	for i, p := range parts {
 		number := strconv.Itoa(i + 1)
@@ -68,3 +68,23 @@ func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 
 // OverwritesInput is true.
 func (a *addParam) OverwritesInput() bool { return true }
+
+// vocabularyHead is a norm, or none, and a linear layer: [N, T, width] to logits [N, classes, T], with
+// the classes where cross entropy wants them.
+type vocabularyHead struct{ unit }
+
+// newVocabularyHead makes a head of the tokens' embedding (Press and Wolf 2017, "Using the Output
+// Embedding to Improve Language Models"), which is one parameter with the linear layer's weight.
+func newVocabularyHead(norm nn.Layer, linear string, embedding *nn.Param) nn.Layer {
+	h := &vocabularyHead{}
+	if norm != nil {
+		h.add("norm", norm)
+	}
+	h.add(linear, nn.NewLinearShared(embedding, false))
+	return h
+}
+
+// Forward returns a view.
+func (h *vocabularyHead) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Transpose(c.Run(x, h.layers...), 1, 2)
+}

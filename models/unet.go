@@ -60,12 +60,12 @@ func unet(o Options) (*nn.Sequential, error) {
 	spaces := make([]nn.Namespace, o.Depth)
 	for i := range o.Depth {
 		spaces[i] = nn.NewNamespace()
-		skip, out := nn.NewStash(unetSkip), base<<i
+		skip, out := nn.NewSequential().Add("", nn.NewStash(unetSkip)), base<<i
 		skip.Isolate(spaces[i])
 		encoder.Add(strconv.Itoa(i), nn.NewSequential().
 			Add("encode", stack(in, out, out)).
 			Add("skip", skip).
-			Add("down", nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+			Add("down", nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 		in = out
 	}
 	lowest := nn.NewSequential(stack(in, 2*in, in))
@@ -96,9 +96,9 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 		s.Add(strconv.Itoa(i), nn.NewSequential().
 			Add("conv", convolution(in, to, 3, 1)).
 			Add("dropout", nn.NewDropout2d(dropout)).
-			Add("norm", nn.NewInstanceNorm2d(to, nn.InstanceNormConfig{})).
+			Add("norm", nn.NewInstanceNorm2d(to, nn.NormConfig{NoAffine: true})).
 			// a third of the activations less than with new tensors
-			Add("relu", nn.NewLeakyReLU(nn.LeakyReLUConfig{InPlace: true})))
+			Add("relu", nn.NewLeakyReLU(0, true)))
 		in = to
 	}
 	return s

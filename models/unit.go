@@ -18,11 +18,18 @@ func (u *unit) add(name string, l nn.Layer) *unit {
 	return u
 }
 
-// convolution is one without a bias, padded so that stride 1 keeps the size of the image.
+// convolution is one of a square, in one group; see convolutionOf.
 func convolution(in, out, size, stride int64) nn.Layer {
-	return nn.NewConv2d(in, out, nn.Square(size), nn.Conv2dConfig{Stride: nn.Square(stride),
-		Padding: nn.Square(size / 2), NoBias: true})
+	return convolutionOf(in, out, nn.Square(size), nn.Square(stride), 1)
 }
+
+// convolutionOf is one without a bias, padded so that stride 1 keeps the size of the image.
+func convolutionOf(in, out int64, size, stride nn.Pair, groups int64) nn.Layer {
+	return nn.NewConv2d(in, out, size, nn.ConvConfig{Stride: stride,
+		Padding: nn.Pair{size[0] / 2, size[1] / 2}, Groups: groups, NoBias: true})
+}
+
+func norm(channels int64) nn.Layer { return nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}) }
 
 // average ends a unit in the average of the image, under a name, and a linear layer.
 func (u *unit) average(name string, in, classes int64) *unit {

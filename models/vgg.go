@@ -9,8 +9,8 @@ import (
 )
 
 // vggs are the networks of Simonyan and Zisserman 2014 ("Very Deep Convolutional Networks", table
-// 1, columns A, B, D and E), as they are and with a norm after each convolution, with torchvision's
-// names and parameters. Images are halved five times, and then averaged, or repeated, to 7x7.
+// 1, columns A, B, D and E), and those with a norm after each convolution, with torchvision's names
+// and parameters.
 var vggs = []model{
 	vgg("vgg11", false, 1, 1, 2, 2, 2), vgg("vgg11_bn", true, 1, 1, 2, 2, 2),
 	vgg("vgg13", false, 2, 2, 2, 2, 2), vgg("vgg13_bn", true, 2, 2, 2, 2, 2),
@@ -37,14 +37,14 @@ func buildVGG(norms bool, convolutions []int, o Options) *nn.Sequential {
 	for g, n := range convolutions {
 		out := min(int64(64)<<g, 512)
 		for range n {
-			add(nn.NewConv2d(in, out, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}))
+			add(nn.NewConv2d(in, out, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}))
 			if norms {
-				add(nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
+				add(norm(out))
 			}
 			add(nn.NewReLUInPlace())
 			in = out
 		}
-		add(nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{}))
+		add(nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{}))
 	}
 	const pooled = 7
 	hidden := int64(o.Width)

@@ -17,9 +17,8 @@ var viTs = []model{
 }
 
 func viT(name string, patch, depth, width, heads int) model {
-	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%d patches, %d blocks of %d heads, %d wide "+
-		"(Dosovitskiy et al. 2020)",
-		patch, patch, depth, heads, width),
+	m := imageNet(name, fmt.Sprintf("Vision Transformer of %dx%[1]d patches, %d blocks of %d heads, %d wide "+
+		"(Dosovitskiy et al. 2020)", patch, depth, heads, width),
 		func(o Options) (*nn.Sequential, error) { return buildViT(name, patch, o) })
 	m.Defaults.Width, m.Defaults.Depth, m.Defaults.Heads, m.dropout = width, depth, heads, true
 	return m
@@ -43,7 +42,7 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 		Add("ln", nn.NewLayerNorm([]int64{width}, viTNorm))
 	s := nn.NewSequential().
 		Add("conv_proj", nn.NewConv2d(int64(o.Channels), width, nn.Square(int64(patch)),
-			nn.Conv2dConfig{Stride: nn.Square(int64(patch))})).
+			nn.ConvConfig{Stride: nn.Square(int64(patch))})).
 		Add("class_token", newClassToken(width, side)).
 		Add("encoder", encoder).
 		Add("token", &firstToken{}).
@@ -52,13 +51,15 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	for _, p := range nn.Params(s) {
 		shape := p.Shape()
 		switch {
-		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name,
-			"_proj.bias"), strings.HasSuffix(p.Name, "_proj_bias"):
+		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name, "_proj.bias"),
+			strings.HasSuffix(p.Name, "_proj_bias"):
 			p.SetInit(nn.Zeros)
 		case p.Name == "conv_proj.weight": // torchvision cuts off at 2, dozens of standard deviations away
 			p.SetInit(nn.Normal(math.Sqrt(1 / float64(shape[1]*shape[2]*shape[3]))))
 		case strings.HasSuffix(p.Name, "_proj_weight"), strings.Contains(p.Name, ".mlp.") && len(shape) == 2:
-			p.SetInit(nn.XavierUniform(shape[1], shape[0]))
+			// Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+			// networks", eq. 16
+			p.SetInit(nn.Uniform(math.Sqrt(6 / float64(shape[1]+shape[0]))))
 		case strings.Contains(p.Name, ".mlp."):
 			p.SetInit(nn.Normal(1e-6))
 		}
@@ -66,14 +67,14 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	return s, nil
 }
 
-var viTNorm = nn.LayerNormConfig{Eps: 1e-6}
+var viTNorm = nn.NormConfig{Eps: 1e-6}
 
 // viTBlock is skip_1, ln_1, self_attention, add_1, skip_2, ln_2, mlp, add_2. The first layer of
 // self_attention has its name, so that its parameters are torchvision's self_attention.in_proj_weight
 // and self_attention.in_proj_bias.
 func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	attention := nn.NewSequential().Add("", newInProjection(width))
-	for _, l := range nn.NewDotProductAttention(width, heads, nn.NoMask) {
+	for _, l := range nn.NewDotProductAttention(width, heads, false) {
 		attention.Add(l.Name, l.Layer)
 	}
 	attention.Add("out_proj", nn.NewLinear(width, width))

@@ -1,119 +1,76 @@
 package nn
 
 import (
+	"cmp"
+
 	"penstock.example/torch"
 )
 
-// relu is max(x, 0).
-type relu struct {
+// operation is a layer that is one operator of libtorch, without parameters.
+type operation struct {
 	Base
-	inPlace bool
+	kind     string // for people, such as "relu"
+	operator string
+	args     []any // after the input
+	inPlace  bool
 }
 
-// NewReLU makes a ReLU that returns a new tensor.
-func NewReLU() Layer { return &relu{} }
+func newOperation(kind, operator string, args ...any) Layer {
+	return &operation{kind: kind, operator: operator, args: args}
+}
+
+func (l *operation) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	return c.Op(l.operator, append([]any{x}, l.args...)...)
+}
+
+func (l *operation) OverwritesInput() bool { return l.inPlace }
+
+// NewReLU makes max(x, 0), a new tensor.
+func NewReLU() Layer { return newOperation("relu", "penstock::relu") }
 
 // NewReLUInPlace makes a ReLU that overwrites its input and returns it: it takes no memory. What
 // came before must not need its own output to compute its gradient, or the backward fails; Linear,
 // Conv2d and BatchNorm do not. What the graph keeps is the same as with NewReLU.
-func NewReLUInPlace() Layer { return &relu{inPlace: true} }
+func NewReLUInPlace() Layer {
+	return &operation{kind: "relu", operator: "aten::relu_", inPlace: true}
+}
 
-// Forward is penstock::relu, which is aten::relu, or aten::relu_.
-func (l *relu) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	if l.inPlace {
-		return c.ReLU_(x)
+// NewLeakyReLU makes a layer that is x where x is positive and slope x elsewhere (Maas et al. 2013). A
+// slope of 0 is PyTorch's 0.01. In place, the slope must be positive, as the gradient is told from the
+// result's sign; see NewReLUInPlace for what may come before.
+func NewLeakyReLU(slope float64, inPlace bool) Layer {
+	l := &operation{kind: "leakyReLU", operator: "aten::leaky_relu", args: []any{cmp.Or(slope, 0.01)},
+		inPlace: inPlace}
+	if inPlace {
+		l.operator += "_"
 	}
-	return c.ReLU(x)
+	return l
 }
 
-func (l *relu) OverwritesInput() bool { return l.inPlace }
-
-// gelu is x times the normal distribution's cumulative function of x (Hendrycks and Gimpel 2016).
-type gelu struct {
-	Base
-	approximate string
-}
-
-// NewGELU makes the exact GELU.
-func NewGELU() Layer { return &gelu{approximate: "none"} }
+// NewGELU makes the exact GELU: x times the normal distribution's cumulative function of x (Hendrycks
+// and Gimpel 2016).
+func NewGELU() Layer { return newOperation("gelu", "penstock::gelu", "none") }
 
 // NewGELUTanh makes the approximation x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which GPT-2
 // uses.
-func NewGELUTanh() Layer                                      { return &gelu{approximate: "tanh"} }
-func (l *gelu) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.GELU(x, l.approximate) }
+func NewGELUTanh() Layer { return newOperation("gelu", "penstock::gelu", "tanh") }
 
-// silu is x sigmoid(x) (Elfwing, Uchibe and Doya 2017, "Sigmoid-Weighted Linear Units for Neural
+// NewSiLU makes x sigmoid(x) (Elfwing, Uchibe and Doya 2017, "Sigmoid-Weighted Linear Units for Neural
 // Network Function Approximation in Reinforcement Learning"), also known as swish.
-type silu struct{ Base }
+func NewSiLU() Layer { return newOperation("silu", "aten::silu") }
 
-func NewSiLU() Layer                                          { return &silu{} }
-func (l *silu) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Op("aten::silu", x) }
+// NewTanh makes the hyperbolic tangent, and NewSigmoid 1 / (1 + exp(-x)).
+func NewTanh() Layer    { return newOperation("tanh", "aten::tanh") }
+func NewSigmoid() Layer { return newOperation("sigmoid", "aten::sigmoid") }
 
-// tanh is the hyperbolic tangent.
-type tanh struct{ Base }
+// NewSoftmax makes exp(x) / sum(exp(x)) along dim, and NewLogSoftmax its logarithm, computed without
+// overflow. A negative dim counts from the end.
+func NewSoftmax(dim int64) Layer    { return newOperation("softmax", "aten::softmax.int", dim) }
+func NewLogSoftmax(dim int64) Layer { return newOperation("logSoftmax", "aten::log_softmax.int", dim) }
 
-func NewTanh() Layer                                          { return &tanh{} }
-func (l *tanh) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) }
-
-// sigmoid is 1 / (1 + exp(-x)).
-type sigmoid struct{ Base }
-
-func NewSigmoid() Layer                                          { return &sigmoid{} }
-func (l *sigmoid) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor { return c.Op("aten::sigmoid", x) }
-
-// softmax is exp(x) / sum(exp(x)) along a dimension.
-type softmax struct {
-	Base
-	dim int64
+// NewFlatten makes one dimension of the dimensions from start to end, inclusive; negative ones count
+// from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...] to [N, features]. The result is a view
+// where memory allows.
+func NewFlatten(start, end int64) Layer {
+	return newOperation("flatten", "aten::flatten.using_ints", start, end)
 }
-
-// NewSoftmax makes a Softmax along dim; a negative one counts from the end.
-func NewSoftmax(dim int64) Layer { return &softmax{dim: dim} }
-func (l *softmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Op("aten::softmax.int", x, l.dim)
-}
-
-// logSoftmax is the logarithm of Softmax, computed without overflow.
-type logSoftmax struct {
-	Base
-	dim int64
-}
-
-// NewLogSoftmax makes a LogSoftmax along dim; a negative one counts from the end.
-func NewLogSoftmax(dim int64) Layer { return &logSoftmax{dim: dim} }
-func (l *logSoftmax) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Op("aten::log_softmax.int", x, l.dim)
-}
-
-// leakyReLU is x where x is positive and slope x elsewhere (Maas et al. 2013).
-type leakyReLU struct {
-	Base
-	slope   float64
-	inPlace bool
-}
-
-// LeakyReLUConfig configures a LeakyReLU. The zero value has PyTorch's slope and returns a new
-// tensor.
-type LeakyReLUConfig struct {
-	Slope   float64 // below zero; 0 is 0.01
-	InPlace bool    // overwrite the input and return it; see NewReLUInPlace for what may come before
-}
-
-// NewLeakyReLU makes a LeakyReLU. In place, the slope must be positive: the gradient is told from
-// the result's sign.
-func NewLeakyReLU(o LeakyReLUConfig) Layer {
-	if o.Slope == 0 {
-		o.Slope = 0.01
-	}
-	return &leakyReLU{slope: o.Slope, inPlace: o.InPlace}
-}
-
-// Forward is aten::leaky_relu or aten::leaky_relu_.
-func (l *leakyReLU) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	if !l.inPlace {
-		return c.Op("aten::leaky_relu", x, l.slope)
-	}
-	return c.Op("aten::leaky_relu_", x, l.slope)
-}
-
-func (l *leakyReLU) OverwritesInput() bool { return l.inPlace }

@@ -82,6 +82,10 @@ func typeOf(m Module) string {
 		return typeOf(w.Module)
 	case checkpointed:
 		return typeOf(w.Layer)
+	case *operation:
+		return "*nn." + w.kind
+	case *conv:
+		return "*nn." + w.kind
 	}
 	return fmt.Sprintf("%T", m)
 }

@@ -6,34 +6,75 @@ import (
 	"penstock.example/torch"
 )
 
-// Conv2d is a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2 padding
-// - dilation (kernel - 1) - 1) / stride + 1, rounded down.
-type Conv2d struct {
+// conv is a convolution.
+type conv struct {
 	Base
-	Weight *Param // [out, in/groups, height, width]
+	Weight *Param
 	Bias   *Param // [out]; nil without
 
-	stride, padding, dilation Pair
-	groups                    int64
+	kind, operator string
+	args           []any // after input, weight and bias
 }
 
-// Conv2dConfig configures a Conv2d. The zero value is stride 1, no padding, no dilation, one group,
-// a bias.
-type Conv2dConfig struct {
+// ConvConfig configures a convolution over images. The zero value is stride 1, no padding, no dilation,
+// one group, a bias.
+type ConvConfig struct {
 	Stride   Pair  // zero is 1x1
-	Padding  Pair  // zeros on each side
+	Padding  Pair  // zeros on each side; so many pixels less on each side of a ConvTranspose2d's output
 	Dilation Pair  // zero is 1x1: the kernel's elements touch
 	Groups   int64 // of input and output channels that do not see each other; 0 is 1
 	NoBias   bool
+	// OutputPadding is the number of pixels added on one side of a ConvTranspose2d's output; less than
+	// the stride or the dilation. With a stride, images of several sizes give one size of a Conv2d; it
+	// says which.
+	OutputPadding Pair
 }
 
-// NewConv2d makes a Conv2d. Weight and bias start uniform within 1/sqrt(in/groups * height *
-// width).
-func NewConv2d(in, out int64, kernel Pair, o Conv2dConfig) *Conv2d {
-	l := &Conv2d{stride: o.Stride.or(Square(1)), padding: o.Padding, dilation: o.Dilation.or(Square(1)),
-		groups: cmp.Or(o.Groups, 1)}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in/l.groups*kernel[0]*kernel[1]), o.NoBias, out, out,
-		in/l.groups, kernel[0], kernel[1])
+// NewConv2d makes a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2
+// padding - dilation (kernel - 1) - 1) / stride + 1, rounded down. Its weight is [out, in/groups,
+// height, width]. Weight and bias start uniform within 1/sqrt(in/groups * height * width).
+func NewConv2d(in, out int64, kernel Pair, o ConvConfig) Layer {
+	stride, dilation, groups := o.defaults()
+	l := &conv{kind: "Conv2d", operator: ownConv2d, args: []any{stride[:], o.Padding[:], dilation[:], groups}}
+	l.Weight, l.Bias = l.weightAndBias(FanIn(in/groups*kernel[0]*kernel[1]), o.NoBias, out, out, in/groups,
+		kernel[0], kernel[1])
+	return l
+}
+
+// ownConv2d gives what aten::conv2d gives. Of few positions it is a product of matrices, whose backward
+// adds to the gradient of the weight in place.
+const ownConv2d = "penstock::conv2d"
+
+func (o ConvConfig) defaults() (stride, dilation Pair, groups int64) {
+	return o.Stride.or(Square(1)), o.Dilation.or(Square(1)), cmp.Or(o.Groups, 1)
+}
+
+// NewConvTranspose2d makes the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,
+// H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + output padding + 1 (Zeiler et
+// al. 2010, "Deconvolutional Networks"). Its weight is [in, out/groups, height, width]. Weight and bias
+// start uniform within 1/sqrt(out/groups * height * width), as PyTorch's do.
+func NewConvTranspose2d(in, out int64, kernel Pair, o ConvConfig) Layer {
+	stride, dilation, groups := o.defaults()
+	l := &conv{kind: "convTranspose2d", operator: "aten::conv_transpose2d.input",
+		args: []any{stride[:], o.Padding[:], o.OutputPadding[:], groups, dilation[:]}}
+	l.Weight, l.Bias = l.weightAndBias(FanIn(out/groups*kernel[0]*kernel[1]), o.NoBias, out, in, out/groups,
+		kernel[0], kernel[1])
+	return l
+}
+
+// Conv1dConfig configures a Conv1d, as ConvConfig a Conv2d.
+type Conv1dConfig struct {
+	Stride, Padding, Dilation, Groups int64
+	NoBias                            bool
+}
+
+// NewConv1d makes a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' as H' of a Conv2d.
+// Its weight is [out, in/groups, kernel].
+func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
+	groups := cmp.Or(o.Groups, 1)
+	l := &conv{kind: "conv1d", operator: "aten::conv1d",
+		args: []any{cmp.Or(o.Stride, 1), o.Padding, cmp.Or(o.Dilation, 1), groups}}
+	l.Weight, l.Bias = l.weightAndBias(FanIn(in/groups*kernel), o.NoBias, out, out, in/groups, kernel)
 	return l
 }
 
@@ -46,85 +87,10 @@ func (b *Base) weightAndBias(init Init, noBias bool, out int64, shape ...int64) 
 	return weight, bias
 }
 
-// Forward is penstock::conv2d, which gives what aten::conv2d gives.
-func (l *Conv2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	conv := "penstock::conv2d" // of few positions a product, whose backward adds to the gradient in place
-	if l.Weight.Shared() {     // as in Linear
-		conv = "aten::conv2d"
+func (l *conv) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	operator := l.operator
+	if operator == ownConv2d && l.Weight.Shared() { // as in Linear
+		operator = "aten::conv2d"
 	}
-	return c.Op(conv, x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:], l.padding[:], l.dilation[:],
-		l.groups)
-}
-
-// conv1d is a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' = (L + 2 padding -
-// dilation (kernel - 1) - 1) / stride + 1, rounded down.
-type conv1d struct {
-	Base
-	Weight *Param // [out, in/groups, kernel]
-	Bias   *Param // [out]; nil without
-
-	stride, padding, dilation, groups int64
-}
-
-// Conv1dConfig configures a Conv1d. The zero value is stride 1, no padding, no dilation, one group,
-// a bias.
-type Conv1dConfig struct {
-	Stride   int64 // 0 is 1
-	Padding  int64 // zeros on each side
-	Dilation int64 // 0 is 1: the kernel's elements touch
-	Groups   int64 // of input and output channels that do not see each other; 0 is 1
-	NoBias   bool
-}
-
-// NewConv1d makes a Conv1d. Weight and bias start uniform within 1/sqrt(in/groups * kernel).
-func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
-	l := &conv1d{stride: cmp.Or(o.Stride, 1), padding: o.Padding, dilation: cmp.Or(o.Dilation, 1),
-		groups: cmp.Or(o.Groups, 1)}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in/l.groups*kernel), o.NoBias, out, out, in/l.groups, kernel)
-	return l
-}
-
-func (l *conv1d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Op("aten::conv1d", x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride, l.padding, l.dilation,
-		l.groups)
-}
-
-// convTranspose2d is the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,
-// H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + output padding + 1 (Zeiler et
-// al. 2010, "Deconvolutional Networks").
-type convTranspose2d struct {
-	Base
-	Weight *Param // [in, out/groups, height, width]
-	Bias   *Param // [out]; nil without
-
-	stride, padding, outputPadding, dilation Pair
-	groups                                   int64
-}
-
-// ConvTranspose2dConfig configures a ConvTranspose2d. The zero value is stride 1, no padding, no
-// dilation, one group, a bias.
-type ConvTranspose2dConfig struct {
-	Stride  Pair // zero is 1x1
-	Padding Pair // so many pixels less on each side of the output
-	// OutputPadding is the number of pixels added on one side of the output; less than the stride or the
-	// dilation. With a stride, images of several sizes give one size of a Conv2d; it says which.
-	OutputPadding Pair
-	Dilation      Pair  // zero is 1x1: the kernel's elements touch
-	Groups        int64 // of input and output channels that do not see each other; 0 is 1
-	NoBias        bool
-}
-
-// NewConvTranspose2d makes a ConvTranspose2d. Weight and bias start uniform within 1/sqrt(out/groups
-// * height * width), as PyTorch's do.
-func NewConvTranspose2d(in, out int64, kernel Pair, o ConvTranspose2dConfig) Layer {
-	l := &convTranspose2d{stride: o.Stride.or(Square(1)), padding: o.Padding, outputPadding: o.OutputPadding,
-		dilation: o.Dilation.or(Square(1)), groups: cmp.Or(o.Groups, 1)}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(out/l.groups*kernel[0]*kernel[1]), o.NoBias, out, in,
-		out/l.groups, kernel[0], kernel[1])
-	return l
-}
-
-func (l *convTranspose2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Op("aten::conv_transpose2d.input", x, l.Weight.Tensor(), l.Bias.Tensor(), l.stride[:],
-		l.padding[:], l.outputPadding[:], l.groups, l.dilation[:])
+	return c.Op(operator, append([]any{x, l.Weight.Tensor(), l.Bias.Tensor()}, l.args...)...)
 }

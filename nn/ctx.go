@@ -25,7 +25,7 @@ type Ctx struct {
 	seed  uint64
 	hash  uint64 // FNV-1a of path
 	path  []byte // full dotted name of the layer that runs
-	spans []Span
+	spans []span
 	trace bool
 
 	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
@@ -33,7 +33,7 @@ type Ctx struct {
 	stashed, popped []SkipKey // by running
 	skips           *SkipStore
 	deferred        *Deferred
-	extras          []Extra
+	extras          map[string]any
 	loss            Loss // computed by the layer of LossLayer, against targets
 	targets         []*torch.Tensor
 	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all
@@ -49,14 +49,14 @@ type Config struct {
 	Checkpointing bool
 	Recomputing   bool
 	Seed          uint64 // of the run and step; mixed with the micro-batch and the layer's name
-	Spans         bool   // record which layer recorded which autograd nodes; see Spans
+	Spans         bool   // record which layer recorded which autograd nodes; see LayerOf
 
 	// Skips is for a forward of a part of a model. Nil: the outermost Sequential makes its own.
 	Skips *SkipStore
 	// Deferred gathers the statistics of a mini-batch's BatchNorms. Nil moves them with each
 	// micro-batch.
 	Deferred *Deferred
-	Extras   []Extra         // what is no tensor
+	Extras   map[string]any  // what is no tensor; see Ctx.Extras
 	Loss     Loss            // what LossLayer computes; nil where no loss is run
 	Target   []*torch.Tensor // of the micro-batch, for Loss
 }
@@ -80,21 +80,26 @@ func (c *Ctx) Path() string {
 	return string(c.path)
 }
 
-// Span says that a layer recorded the autograd nodes with sequence numbers From <= n < To.
-type Span struct {
-	Layer    string
-	From, To uint64
+// Extras are the run's values that are no tensors, by name: a length, a mode, a table. They come with a
+// batch (pipe.Batch.Extras) and go as they are to every layer and micro-batch:
+//
+//	width, ok := c.Extras()["width"].(int)
+//
+// Layers on several goroutines read them at the same time: nobody changes them while a run uses them.
+func (c *Ctx) Extras() map[string]any { return c.extras }
+
+// span says that a layer recorded the autograd nodes with sequence numbers from <= n < to.
+type span struct {
+	layer    string
+	from, to uint64
 }
 
-// Spans lists the spans of all layers run so far, inner layers first. It is empty unless
-// Config.Spans was set.
-func (c *Ctx) Spans() []Span { return c.spans }
-
-// LayerOf is the innermost layer that recorded the node with a sequence number, or "".
-func LayerOf(spans []Span, sequence uint64) string {
-	for _, s := range spans {
-		if s.From <= sequence && sequence < s.To {
-			return s.Layer
+// LayerOf is the innermost layer that recorded the node with a sequence number, or "". It needs
+// Config.Spans.
+func (c *Ctx) LayerOf(sequence uint64) string {
+	for _, s := range c.spans { // inner layers first
+		if s.from <= sequence && sequence < s.to {
+			return s.layer
 		}
 	}
 	return ""
@@ -166,7 +171,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 		if length > 0 {
 			name = string(c.path)
 		}
-		c.spans = append(c.spans, Span{name, from, torch.Sequence()})
+		c.spans = append(c.spans, span{name, from, torch.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash

@@ -24,9 +24,6 @@ type moments struct {
 	mean, sum *torch.Tensor // sum is of the squared distances from the mean
 }
 
-// NewDeferred makes an empty one.
-func NewDeferred() *Deferred { return &Deferred{} }
-
 // observe adds a micro-batch [N, channels, ...]: the pairwise update of Chan, Golub and LeVeque,
 // "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squared
 // deviations of a micro-batch are those within each row and those of the rows' means. While it runs

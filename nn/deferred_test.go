@@ -92,7 +92,7 @@ func TestDeferredStatisticsAreExact(t *testing.T) {
 		x := c.Normal_(c.Empty(torch.Float32, shape...), mean, std)
 		b := batchNorm(c, dims, nn.BatchNormConfig{Momentum: 1})
 		defer nn.Free(b)
-		inParts(c, nn.NewDeferred(), b, x, rows)
+		inParts(c, new(nn.Deferred), b, x, rows)
 		wantMean, wantVariance := twoPass(x)
 		if got := torch.Values[float32](b.RunningMean.Tensor()); !near(got, wantMean) {
 			t.Errorf("mean %v, want %v", got, wantMean)
@@ -155,7 +155,7 @@ func TestDeferredForgetsAFailedMiniBatch(t *testing.T) {
 	defer nn.Free(b)
 	defer nn.Free(untouched)
 	x := c.Normal_(c.Empty(torch.Float32, 8, channels), 1, 2)
-	d := nn.NewDeferred()
+	d := new(nn.Deferred)
 	ctx := nn.NewCtx(c, nn.Config{Training: true, Deferred: d})
 	b.Forward(ctx, c.Narrow(x, 0, 0, 4))
 	if err := torch.Try(func() { b.Forward(ctx, c.Narrow(x, 0, 4, 1)) }); err == nil {
@@ -166,7 +166,7 @@ func TestDeferredForgetsAFailedMiniBatch(t *testing.T) {
 		t.Errorf("the running statistics moved to %v", running(b))
 	}
 	inParts(c, d, b, x, []int64{4, 4})
-	inParts(c, nn.NewDeferred(), untouched, x, []int64{4, 4})
+	inParts(c, new(nn.Deferred), untouched, x, []int64{4, 4})
 	if !slices.Equal(running(b), running(untouched)) {
 		t.Errorf("the next mini-batch gave %v, want %v", running(b), running(untouched))
 	}
@@ -177,7 +177,7 @@ func TestCommitWithoutMemoryMovesNothing(t *testing.T) {
 	first, second := batchNorm(a.Ctx, 2, nn.BatchNormConfig{}), batchNorm(a.Ctx, 2, nn.BatchNormConfig{})
 	defer nn.Free(first)
 	defer nn.Free(second)
-	d := nn.NewDeferred()
+	d := new(nn.Deferred)
 	ctx := nn.NewCtx(a.Ctx, nn.Config{Training: true, Deferred: d})
 	x := a.Normal_(a.Empty(torch.Float32, 8, channels), 1, 2)
 	first.Forward(ctx, x)

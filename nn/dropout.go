@@ -14,11 +14,8 @@ type dropout struct {
 }
 
 // NewDropout makes a Dropout. PyTorch's default for p is 0.5.
-func NewDropout(p float64) Layer {
-	return &dropout{p: p}
-}
+func NewDropout(p float64) Layer { return &dropout{p: p} }
 
-// Forward is torch.Ctx.Dropout.
 func (l *dropout) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if !c.Training {
 		return x
@@ -35,9 +32,7 @@ type dropout2d struct {
 }
 
 // NewDropout2d makes a Dropout2d. PyTorch's default for p is 0.5.
-func NewDropout2d(p float64) Layer {
-	return &dropout2d{p: p}
-}
+func NewDropout2d(p float64) Layer { return &dropout2d{p: p} }
 
 // Forward multiplies by a torch.Ctx.Dropout of ones, one for each channel of each sample.
 func (l *dropout2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {

@@ -28,12 +28,3 @@ func Uniform(bound float64) Init {
 // FanIn is PyTorch's default for the weights and biases of Linear and Conv2d: uniform within
 // 1/sqrt(fanIn). For weights it is what kaiming_uniform_(a=sqrt(5)) comes to.
 func FanIn(fanIn int64) Init { return Uniform(1 / math.Sqrt(float64(max(fanIn, 1)))) }
-
-// XavierUniform keeps the variance of what goes forward and back about equal (Glorot and Bengio 2010,
-// "Understanding the difficulty of training deep feedforward neural networks", eq. 16): uniform
-// within sqrt(6 / (fanIn + fanOut)).
-func XavierUniform(fanIn, fanOut int64) Init { return Uniform(math.Sqrt(6 / float64(fanIn+fanOut))) }
-
-// KaimingNormalFanOut is He's initialisation for ReLU networks (He et al. 2015, eq. 14, counted
-// over outputs): normal with std sqrt(2/fanOut). ResNets use it.
-func KaimingNormalFanOut(fanOut int64) Init { return Normal(math.Sqrt(2 / float64(fanOut))) }

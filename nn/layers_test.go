@@ -84,35 +84,19 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	n := nn.NewCtx(c, nn.Config{})
 	ones := func(shape ...int64) *torch.Tensor { return c.Ones(torch.Float32, shape...) }
-	masked := nn.NewSelfAttention(4, 2, nn.GivenMask)
-	nn.Materialise(c, nn.State(masked), 1)
-	defer nn.Free(masked)
 	classes := func(shape ...int64) *torch.Tensor { return c.Zeros(torch.Int64, shape...) }
 	for _, row := range []struct {
 		want string
 		run  func()
 	}{
 		{"expected an input of [N, 4, ...]", func() {
-			nn.NewGroupNorm(2, 4,
-				nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 6, 3))
+			nn.NewGroupNorm(2, 4, nn.NormConfig{NoAffine: true}).Forward(n, ones(2, 6, 3))
 		}},
 		{"expected more than 1 value per group and sample", func() {
-			nn.NewGroupNorm(4, 4,
-				nn.GroupNormConfig{NoAffine: true}).Forward(n, ones(2, 4))
+			nn.NewGroupNorm(4, 4, nn.NormConfig{NoAffine: true}).Forward(n, ones(2, 4))
 		}},
 		{"expected an input whose last dimensions are [3 4]", func() {
-			nn.NewRMSNorm([]int64{3, 4},
-				nn.RMSNormConfig{NoAffine: true}).Forward(n, ones(2, 4))
-		}},
-		{"expected a mask after the 2 sequences of 3 tokens: torch.Bool [3 3], [2 3 3] or [2 1 3]",
-			func() { masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4)}) }},
-		{"expected a mask after", func() {
-			masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4), ones(3,
-				3)})
-		}},
-		{"expected a mask after", func() {
-			masked.ForwardTuple(n, []*torch.Tensor{ones(2, 3, 4),
-				c.Ones(torch.Bool, 3, 4)})
+			nn.NewRMSNorm([]int64{3, 4}, nn.NormConfig{NoAffine: true}).Forward(n, ones(2, 4))
 		}},
 		{"output and target must have one shape", func() { nn.L1().Forward(n, ones(2, 1), ones(2)) }},
 		{"output and target must have one shape", func() { nn.Huber(1).Forward(n, ones(2, 1), ones(2)) }},
@@ -122,7 +106,7 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 		{"Target 3 is out of bounds", func() { nn.NLL().Forward(n, ones(1, 3), c.AddInt_(classes(1), 3)) }},
 		{"aten::conv1d", func() { run(c, n, nn.NewConv1d(2, 3, 3, nn.Conv1dConfig{}), ones(1, 4, 8)) }},
 		{"aten::conv_transpose2d", func() {
-			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvTranspose2dConfig{}), ones(1, 4, 8, 8))
+			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvConfig{}), ones(1, 4, 8, 8))
 		}},
 	} {
 		if losesTheGPU(c, row.want) {
@@ -140,39 +124,6 @@ func run(c *torch.Ctx, n *nn.Ctx, l nn.Layer, x *torch.Tensor) {
 	nn.Materialise(c, nn.State(l), 1)
 	defer nn.Free(l)
 	l.Forward(n, x)
-}
-
-// A mask of no token is no mask, and one for all sequences the same as one for each, to the bit.
-func TestMasksOfAttention(t *testing.T) {
-	c := torchtest.New(t, torch.Options{})
-	n := nn.NewCtx(c, nn.Config{})
-	x := c.Normal_(c.Empty(torch.Float32, 2, 4, 6), 0, 1)
-	causal := c.Op("aten::triu", c.Ones(torch.Bool, 4, 4), 1)
-	attend := func(kind nn.AttentionMask, mask ...*torch.Tensor) []float32 {
-		s := nn.NewSelfAttention(6, 3, kind)
-		nn.Materialise(c, nn.State(s), 1)
-		defer nn.Free(s)
-		ys := s.ForwardTuple(n, append([]*torch.Tensor{x}, mask...))
-		if len(ys) != 1+len(mask) {
-			t.Errorf("mask %d: a tuple of %d comes out", kind, len(ys))
-		}
-		return torch.Values[float32](ys[0])
-	}
-	all, before := attend(nn.NoMask), attend(nn.CausalMask)
-	if slices.Equal(all, before) {
-		t.Error("the causal mask changes nothing")
-	}
-	for what, row := range map[string]struct{ got, want []float32 }{
-		"nothing hidden": {attend(nn.GivenMask, c.Zeros(torch.Bool, 4, 4)), all},
-		"the future":     {attend(nn.GivenMask, causal), before},
-		"the future, each": {attend(nn.GivenMask, c.Op("aten::contiguous", c.Expand(causal, 2, 4,
-			4))), before},
-		"nothing hidden, a row": {attend(nn.GivenMask, c.Zeros(torch.Bool, 2, 1, 4)), all},
-	} {
-		if !slices.Equal(row.got, row.want) {
-			t.Errorf("%s: the results differ", what)
-		}
-	}
 }
 
 // result is what a forward and backward of a layer gave, as values.
@@ -281,7 +232,7 @@ func TestPlainAverageFollowsTheCount(t *testing.T) {
 			must.Do(t, torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}))
 		}, 9},
 		{func() {
-			d := nn.NewDeferred()
+			d := new(nn.Deferred)
 			forward(d)
 			forward(d)
 			d.Commit(nn.NewCtx(c, nn.Config{}))

@@ -17,19 +17,6 @@ type Loss interface {
 	Reduction() torch.Reduction
 }
 
-// reduction is how a loss of this package combines rows: by the mean unless it is the sum.
-type reduction bool
-
-const summed reduction = true
-
-// Reduction is torch.ReduceMean, and torch.ReduceSum after Sum.
-func (sum reduction) Reduction() torch.Reduction {
-	if sum {
-		return torch.ReduceSum
-	}
-	return torch.ReduceMean
-}
-
 // TupleLoss makes a Loss of a function that compares the tuple that the model gives with a tuple of
 // targets, as Tuple makes a layer. l gives the reduction, and the children if it embeds Base. forward is
 // usually a method of l:
@@ -49,14 +36,6 @@ type tupleLoss struct {
 
 func (l *tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	return l.forward(c, []*torch.Tensor{output}, []*torch.Tensor{target})
-}
-
-// requireRows refuses to average over nothing, which gives NaN.
-func (sum reduction) requireRows(op string, output, target *torch.Tensor) {
-	if !sum && output.Numel() == 0 {
-		panic(&torch.Error{Op: op, Args: torch.Describe([]*torch.Tensor{output, target}),
-			Message: "the mean over no rows is no number; a step needs at least one row"})
-	}
 }
 
 // RunLoss computes the loss of a micro-batch, of one tensor or of tuples. A result that is no single

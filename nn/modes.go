@@ -16,16 +16,14 @@ import (
 // their running statistics in training, as PyTorch's do; Eval keeps these too.
 func Freeze(m Module) {
 	for _, p := range State(m) {
-		p.setTrainable(false)
+		p.SetTrainable(false)
 	}
 }
 
 // Unfreeze makes all parameters of m trainable, those frozen one by one as well.
 func Unfreeze(m Module) {
 	for _, p := range State(m) {
-		if !p.IsBuffer() {
-			p.setTrainable(true)
-		}
+		p.SetTrainable(true)
 	}
 }
 
@@ -80,68 +78,37 @@ func setEval(m Module, on bool) {
 	}
 }
 
-// Modes is what Freeze and Eval have set on a module and its parts, for those who keep what depends
-// on it, such as plans.
-type Modes struct {
-	module Module
-	seen   []bool
-}
-
-// ModesOf remembers the modes of m.
-func ModesOf(m Module) *Modes { return &Modes{m, modesOf(m, nil)} }
-
-// Changed reports whether the modes are others than when it was asked before, or when they were
-// remembered. It is not safe for concurrent use.
-func (m *Modes) Changed() bool {
-	was := m.seen
-	m.seen = modesOf(m.module, nil)
-	return !slices.Equal(was, m.seen)
-}
-
-func modesOf(m Module, seen []bool) []bool {
+// Modes lists what Freeze and Eval have set on a module and its parts. What depends on it, such as a
+// plan, holds as long as the list is the same.
+func Modes(m Module) []bool {
 	b := m.node()
-	seen = append(seen, b.eval)
+	modes := []bool{b.eval}
 	for _, p := range b.params {
-		seen = append(seen, p.p.Trainable())
+		modes = append(modes, p.p.Trainable())
 	}
 	for _, c := range b.children {
-		seen = modesOf(c.m, seen)
+		modes = append(modes, Modes(c.m)...)
 	}
-	return seen
+	return modes
 }
 
-// BufferCopy is a copy of buffers, such as running statistics. A run that fails restores them from
-// it. The copy lies in Go's memory: no device's account counts it and no limit refuses it. The zero
-// value is empty. Take reuses the memory of the copy before. It belongs to one goroutine at a time.
-type BufferCopy struct {
-	buffers []NamedParam
-	values  [][]byte
-}
-
-// Take copies the buffers that exist and forgets the copy before. Nobody may change them meanwhile.
-func (b *BufferCopy) Take(buffers []NamedParam) {
-	b.buffers = b.buffers[:0]
-	for _, p := range buffers {
-		if !p.Exists() {
-			continue
+// CopyBuffers copies those of buffers that exist, such as running statistics, and returns a function that
+// puts the values back, which autograd does not see. The copy lies in Go's memory: no device's account
+// counts it. Nobody may change the buffers meanwhile.
+func CopyBuffers(buffers []NamedParam) (restore func()) {
+	values := make([][]byte, len(buffers))
+	for i, p := range buffers {
+		if p.Exists() {
+			values[i] = torch.Bytes(p.value())
 		}
-		at, size := len(b.buffers), int(p.Bytes())
-		if at == len(b.values) {
-			b.values = append(b.values, nil)
-		}
-		if len(b.values[at]) != size {
-			b.values[at] = make([]byte, size)
-		}
-		torch.BytesInto(b.values[at], p.value())
-		b.buffers = append(b.buffers, p)
 	}
-}
-
-// Restore gives the buffers the values that were copied. Autograd does not see it.
-func (b *BufferCopy) Restore() {
-	for i, p := range b.buffers {
-		err := torch.SetBytes(p.value(), b.values[i])
-		require(err == nil, "putting back the buffer %s: %v", p.Name, err)
+	return func() {
+		for i, p := range buffers {
+			if values[i] != nil {
+				err := torch.SetBytes(p.value(), values[i])
+				require(err == nil, "putting back the buffer %s: %v", p.Name, err)
+			}
+		}
 	}
 }
 
@@ -151,12 +118,11 @@ func (b *BufferCopy) Restore() {
 //
 //	err := torch.Try(func() { nn.OrRestore(model, func() { step(model) }) })
 func OrRestore(m Module, f func()) {
-	var before BufferCopy
-	before.Take(Buffers(m))
+	restore := CopyBuffers(Buffers(m))
 	done := false
 	defer func() {
 		if !done {
-			before.Restore()
+			restore()
 		}
 	}()
 	f()

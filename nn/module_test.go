@@ -49,7 +49,7 @@ func TestStateListsByDeclaration(t *testing.T) {
 	if n := nn.Count(s); n != 4*8+8+8+8+8*8+8+8*2 {
 		t.Errorf("%d parameters", n)
 	}
-	nn.Params(s)[0].Freeze()
+	nn.Params(s)[0].SetTrainable(false)
 	if got := names(nn.Params(s)); strings.Contains(got, "stem.weight") ||
 		nn.Params(s)[0].Name != "stem.bias" {
 		t.Errorf("a frozen parameter is among those to train: %s", got)
@@ -364,7 +364,7 @@ func TestFreezeAndUnfreezeAtAnyTime(t *testing.T) {
 	m := nn.NewSequential(nn.NewLinear(2, 2), nn.NewBatchNorm1d(2, nn.BatchNormConfig{}), nn.NewLinear(2, 1))
 	nn.Materialise(c, nn.State(m), 1)
 	defer nn.Free(m)
-	modes := nn.ModesOf(m)
+	modes := nn.Modes(m)
 	step := func() (with []string) {
 		nn.ZeroGrads(m)
 		y := m.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Randn(4, 2))
@@ -377,22 +377,21 @@ func TestFreezeAndUnfreezeAtAnyTime(t *testing.T) {
 		return with
 	}
 	all := step()
-	if len(all) != 6 || modes.Changed() {
+	if len(all) != 6 || !slices.Equal(nn.Modes(m), modes) {
 		t.Fatalf("gradients of %q", all)
 	}
 	nn.Freeze(m.Slice(0, 2))
 	if m.Layers()[0].Layer.(*nn.Linear).Weight.Tensor().HasGrad() {
 		t.Error("a frozen parameter keeps its gradient")
 	}
-	if got := step(); !slices.Equal(got, []string{"2.weight", "2.bias"}) || !modes.Changed() ||
-		modes.Changed() {
+	if got := step(); !slices.Equal(got, []string{"2.weight", "2.bias"}) || slices.Equal(nn.Modes(m), modes) {
 		t.Errorf("with the body frozen, gradients of %q", got)
 	}
 	nn.Unfreeze(m)
-	if got := step(); !slices.Equal(got, all) || !modes.Changed() {
+	if got := step(); !slices.Equal(got, all) || !slices.Equal(nn.Modes(m), modes) {
 		t.Errorf("unfrozen, gradients of %q", got)
 	}
-	if nn.Buffers(m)[0].Unfreeze(); nn.Buffers(m)[0].Trainable() {
+	if nn.Buffers(m)[0].SetTrainable(true); nn.Buffers(m)[0].Trainable() {
 		t.Error("a buffer is trained")
 	}
 }
@@ -544,7 +543,7 @@ func TestPrintedModelIsASummary(t *testing.T) {
 	embedding := nn.NewEmbedding(10, 8, nn.EmbeddingConfig{})
 	norm := nn.NewBatchNorm1d(8, nn.BatchNormConfig{})
 	frozen := nn.NewLinearNoBias(8, 8)
-	frozen.Weight.Freeze()
+	frozen.Weight.SetTrainable(false)
 	model := nn.NewSequential().
 		Add("embed", embedding).
 		Add("body", nn.NewSequential(nn.NewLinear(8, 8), nn.NewReLU(), norm)).

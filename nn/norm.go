@@ -15,9 +15,15 @@ func (b *Base) affine(none bool, shape ...int64) (weight, bias *Param) {
 	return b.Param("weight", Ones, shape...), b.Param("bias", Zeros, shape...)
 }
 
-// LayerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts
+// NormConfig configures a norm. The zero value is PyTorch's default, except of an InstanceNorm2d.
+type NormConfig struct {
+	Eps      float64 // added to the variance; 0 is 1e-5, and 2^-23, float32's epsilon, of an RMSNorm
+	NoAffine bool    // no weight and bias
+}
+
+// layerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts
 // each element (Ba, Kiros and Hinton 2016).
-type LayerNorm struct {
+type layerNorm struct {
 	Base
 	Weight, Bias *Param // of the normalised shape; nil with NoAffine
 
@@ -25,22 +31,16 @@ type LayerNorm struct {
 	eps   float64
 }
 
-// LayerNormConfig configures a LayerNorm. The zero value is eps 1e-5, with weight and bias.
-type LayerNormConfig struct {
-	Eps      float64 // added to the variance; 0 is 1e-5
-	NoAffine bool    // no weight and bias
-}
-
 // NewLayerNorm makes a LayerNorm over the last len(shape) dimensions, which must have these sizes.
-func NewLayerNorm(shape []int64, o LayerNormConfig) *LayerNorm {
-	l := &LayerNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 1e-5)}
+func NewLayerNorm(shape []int64, o NormConfig) Layer {
+	l := &layerNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, l.shape...)
 	return l
 }
 
 // Forward is aten::layer_norm. Under autocast, with a weight, it normalises in the weight's type
 // and gives that, as the other norms do.
-func (l *LayerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *layerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.Op("aten::layer_norm", x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
@@ -72,16 +72,9 @@ type rmsNorm struct {
 	eps   float64
 }
 
-// RMSNormConfig configures an RMSNorm. The zero value is PyTorch's default: the eps of float32, with
-// a weight.
-type RMSNormConfig struct {
-	Eps      float64 // added to the mean square; 0 is 2^-23, the distance from 1 to the next float32
-	NoAffine bool    // no weight
-}
-
 // NewRMSNorm makes an RMSNorm over the last len(shape) dimensions, which must have these sizes. The
 // weight starts at 1.
-func NewRMSNorm(shape []int64, o RMSNormConfig) Layer {
+func NewRMSNorm(shape []int64, o NormConfig) Layer {
 	l := &rmsNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 0x1p-23)}
 	if !o.NoAffine {
 		l.Weight = l.Param("weight", Ones, l.shape...)
@@ -123,14 +116,8 @@ type groupNorm struct {
 	eps              float64
 }
 
-// GroupNormConfig configures a GroupNorm. The zero value is eps 1e-5, with weight and bias.
-type GroupNormConfig struct {
-	Eps      float64 // added to the variance; 0 is 1e-5
-	NoAffine bool    // no weight and bias
-}
-
 // NewGroupNorm makes a GroupNorm. The groups must divide the channels.
-func NewGroupNorm(groups, channels int64, o GroupNormConfig) Layer {
+func NewGroupNorm(groups, channels int64, o NormConfig) Layer {
 	l := &groupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
 	return l
@@ -151,17 +138,10 @@ func (l *groupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	})
 }
 
-// InstanceNormConfig configures an instance norm. The zero value is PyTorch's default: eps 1e-5,
-// without weight and bias.
-type InstanceNormConfig struct {
-	Eps    float64 // added to the variance; 0 is 1e-5
-	Affine bool    // scale and shift each channel by a weight and a bias
-}
-
 // NewInstanceNorm2d makes a layer that normalises each channel of each sample to mean 0 and variance 1:
 // [N, channels, H, W] to the same (Ulyanov et al. 2016). It is a group norm with a group for each
-// channel, which takes half the time of aten::instance_norm on a CPU, and whose result is no view. It
-// has no running statistics, as by PyTorch's default.
-func NewInstanceNorm2d(channels int64, o InstanceNormConfig) Layer {
-	return NewGroupNorm(channels, channels, GroupNormConfig{Eps: o.Eps, NoAffine: !o.Affine})
+// channel, which takes half the time of aten::instance_norm on a CPU. It has no running statistics.
+// PyTorch's default is NoAffine.
+func NewInstanceNorm2d(channels int64, o NormConfig) Layer {
+	return NewGroupNorm(channels, channels, o)
 }

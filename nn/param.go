@@ -73,16 +73,9 @@ func (p *Param) DType() torch.DType { return p.Owner().dtype }
 func (p *Param) IsBuffer() bool  { return p.buffer }
 func (p *Param) Trainable() bool { return p.Owner().trainable }
 
-// Freeze makes the parameter a constant, and drops its gradient. It is called between runs, as
-// Unfreeze is.
-func (p *Param) Freeze() { p.setTrainable(false) }
-
-// Unfreeze makes the parameter trainable again. A buffer never is.
-func (p *Param) Unfreeze() {
-	p.setTrainable(true)
-}
-
-func (p *Param) setTrainable(on bool) {
+// SetTrainable makes the parameter a constant, and drops its gradient, or trainable again. A buffer never
+// is. It is called between runs.
+func (p *Param) SetTrainable(on bool) {
 	p = p.Owner()
 	p.trainable = on && !p.buffer
 	if p.value == nil {

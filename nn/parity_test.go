@@ -27,7 +27,7 @@ const (
 )
 
 // cases is how many cases.json has; a file cut short must not pass.
-const cases = 205
+const cases = 203
 
 type parityCase struct {
 	Name, Layer, File string
@@ -236,7 +236,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Bias                      bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.Conv2dConfig{Stride: a.Stride, Padding: a.Padding,
+		return nn.NewConv2d(a.In, a.Out, a.Kernel, nn.ConvConfig{Stride: a.Stride, Padding: a.Padding,
 			Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
 	},
 	"Conv1d": func(t *testing.T, args string) nn.Layer {
@@ -262,7 +262,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Bias                      bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, nn.ConvTranspose2dConfig{Stride: a.Stride,
+		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, nn.ConvConfig{Stride: a.Stride,
 			Padding:       a.Padding,
 			OutputPadding: a.OutputPadding, Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
 	},
@@ -274,7 +274,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Affine   bool
 		}{Affine: true}
 		decodeStrictly(t, args, &a)
-		return nn.NewGroupNorm(a.Groups, a.Channels, nn.GroupNormConfig{Eps: a.Eps, NoAffine: !a.Affine})
+		return nn.NewGroupNorm(a.Groups, a.Channels, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
 	},
 	"RMSNorm": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -283,7 +283,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Affine bool `json:"elementwise_affine"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewRMSNorm(a.Shape, nn.RMSNormConfig{Eps: a.Eps, NoAffine: !a.Affine})
+		return nn.NewRMSNorm(a.Shape, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
 	},
 	"BatchNorm1d": func(t *testing.T, args string) nn.Layer {
 		return nn.NewBatchNorm1d(batchNormArgs(t,
@@ -300,7 +300,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Affine *bool `json:"elementwise_affine"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewLayerNorm(a.Shape, nn.LayerNormConfig{Eps: a.Eps, NoAffine: a.Affine != nil &&
+		return nn.NewLayerNorm(a.Shape, nn.NormConfig{Eps: a.Eps, NoAffine: a.Affine != nil &&
 			!*a.Affine})
 	},
 	"InstanceNorm2d": func(t *testing.T, args string) nn.Layer {
@@ -310,7 +310,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Affine   bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewInstanceNorm2d(a.Features, nn.InstanceNormConfig{Eps: a.Eps, Affine: a.Affine})
+		return nn.NewInstanceNorm2d(a.Features, nn.NormConfig{Eps: a.Eps, NoAffine: !a.Affine})
 	},
 	"Embedding": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -335,7 +335,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			InPlace bool
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewLeakyReLU(nn.LeakyReLUConfig{Slope: a.Slope, InPlace: a.InPlace})
+		return nn.NewLeakyReLU(a.Slope, a.InPlace)
 	},
 	"GELU": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Approximate string }
@@ -358,7 +358,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Ceil                      bool `json:"ceil_mode"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewMaxPool2d(a.Kernel, nn.MaxPool2dConfig{Stride: a.Stride, Padding: a.Padding,
+		return nn.NewMaxPool2d(a.Kernel, nn.PoolConfig{Stride: a.Stride, Padding: a.Padding,
 			Dilation: a.Dilation, CeilMode: a.Ceil})
 	},
 	"AvgPool2d": func(t *testing.T, args string) nn.Layer {
@@ -369,7 +369,7 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 			Include         bool `json:"count_include_pad"`
 		}
 		decodeStrictly(t, args, &a)
-		return nn.NewAvgPool2d(a.Kernel, nn.AvgPool2dConfig{Stride: a.Stride, Padding: a.Padding,
+		return nn.NewAvgPool2d(a.Kernel, nn.PoolConfig{Stride: a.Stride, Padding: a.Padding,
 			CeilMode: a.Ceil, ExcludePadding: !a.Include})
 	},
 	"AdaptiveAvgPool2d": func(t *testing.T, args string) nn.Layer {
@@ -411,27 +411,20 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	"CausalSelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Dim, Heads int64 }
 		decodeStrictly(t, args, &a)
-		return nn.NewSelfAttention(a.Dim, a.Heads, nn.CausalMask)
+		return nn.NewSelfAttention(a.Dim, a.Heads, true)
 	},
 	"SelfAttention": func(t *testing.T, args string) nn.Layer {
 		var a struct {
 			Dim, Heads int64
-			Lengths    []int64
 			Causal     bool
 		}
 		decodeStrictly(t, args, &a)
-		switch {
-		case a.Lengths != nil:
-			return padded(nn.NewSelfAttention(a.Dim, a.Heads, nn.GivenMask), a.Lengths, a.Causal)
-		case a.Causal:
-			return nn.NewSelfAttention(a.Dim, a.Heads, nn.CausalMask)
-		}
-		return nn.NewSelfAttention(a.Dim, a.Heads, nn.NoMask)
+		return nn.NewSelfAttention(a.Dim, a.Heads, a.Causal)
 	},
 	"GPTBlock": func(t *testing.T, args string) nn.Layer {
 		var a struct{ Dim, Heads int64 }
 		decodeStrictly(t, args, &a)
-		return nn.NewTransformerBlock(a.Dim, a.Heads, nn.TransformerConfig{})
+		return nn.NewTransformerBlock(a.Dim, a.Heads, 0)
 	},
 	"BasicBlock": func(t *testing.T, args string) nn.Layer {
 		var a struct {
@@ -482,28 +475,6 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	},
 }
 
-// padded runs layers on sequences of so many tokens each: the rest is hidden, and with causal what
-// follows a token too.
-func padded(s *nn.Sequential, lengths []int64, causal bool) nn.Layer {
-	return nn.Tuple(s, func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		tokens := xs[0].Size(1)
-		var hidden []bool
-		for _, length := range lengths {
-			for i := range tokens {
-				if !causal && i > 0 {
-					break // one row for all tokens
-				}
-				for j := range tokens {
-					hidden = append(hidden, j >= length || causal && j > i)
-				}
-			}
-		}
-		mask := torch.From(c.Ctx, hidden, int64(len(lengths)),
-			int64(len(hidden))/int64(len(lengths))/tokens, tokens)
-		return s.ForwardTuple(c, []*torch.Tensor{xs[0], mask})[:1]
-	})
-}
-
 func buildLayer(t *testing.T, layer string, args json.RawMessage) nn.Layer {
 	build := layers[layer]
 	if build == nil {
@@ -549,44 +520,22 @@ func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
 	case "CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "NLLLoss", "BCEWithLogitsLoss":
 		decodeStrictly(t, string(p.Args), &a)
 	}
-	sum := a.Reduction == "sum"
+	o := nn.LossConfig{Sum: a.Reduction == "sum", LabelSmoothing: a.Smoothing, IgnoreIndex: a.Ignore,
+		Weight: f.vector(a.Weight, "buffer.weight")}
 	switch p.Layer {
 	case "CrossEntropyLoss":
-		l := nn.CrossEntropy().LabelSmoothing(a.Smoothing).Weight(f.vector(a.Weight, "buffer.weight"))
-		if a.Ignore != nil {
-			l = l.IgnoreIndex(*a.Ignore)
-		}
-		if sum {
-			return l.Sum()
-		}
-		return l
+		return nn.CrossEntropy(o)
 	case "MSELoss":
-		if sum {
-			return nn.MSE().Sum()
-		}
-		return nn.MSE()
+		return nn.MSE(o)
 	case "L1Loss":
-		if sum {
-			return nn.L1().Sum()
-		}
-		return nn.L1()
+		return nn.L1(o)
 	case "HuberLoss":
-		if sum {
-			return nn.Huber(a.Delta).Sum()
-		}
-		return nn.Huber(a.Delta)
+		return nn.Huber(a.Delta, o)
 	case "NLLLoss":
-		l := nn.NLL().IgnoreIndex(*a.Ignore).Weight(f.vector(a.Weight, "buffer.weight"))
-		if sum {
-			return l.Sum()
-		}
-		return l
+		return nn.NLL(o)
 	case "BCEWithLogitsLoss":
-		l := nn.BCEWithLogits().PosWeight(f.vector(a.PosWeight, "buffer.pos_weight"))
-		if sum {
-			return l.Sum()
-		}
-		return l
+		o.Weight = f.vector(a.PosWeight, "buffer.pos_weight")
+		return nn.BCEWithLogits(o)
 	}
 	return nil
 }

@@ -19,32 +19,29 @@ type residual struct {
 // stride) and conv2, each with BatchNorm.
 func NewBasicBlock(in, out, stride int64) Layer {
 	r, relu := &residual{}, NewReLUInPlace()
-	r.step("conv1", NewConv2d(in, out, Square(3), Conv2dConfig{Stride: Square(stride), Padding: Square(1),
+	r.step("conv1", NewConv2d(in, out, Square(3), ConvConfig{Stride: Square(stride), Padding: Square(1),
 		NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(out, BatchNormConfig{}))
 	r.step("relu", relu)
-	r.step("conv2", NewConv2d(out, out, Square(3), Conv2dConfig{Padding: Square(1), NoBias: true}))
+	r.step("conv2", NewConv2d(out, out, Square(3), ConvConfig{Padding: Square(1), NoBias: true}))
 	r.step("bn2", NewBatchNorm2d(out, BatchNormConfig{}))
 	r.shortcut(in, out, stride)
 	return r
 }
 
-// BottleneckExpansion is how many times wider than its middle the output of a bottleneck is.
-const BottleneckExpansion = 4
-
 // NewBottleneck makes the block of ResNet-50 and deeper: convolutions conv1 (1x1 to width), conv2
 // (3x3 with the stride, as torchvision; the paper has it on conv1) and conv3 (1x1 to 4 width), each
 // with BatchNorm.
 func NewBottleneck(in, width, stride int64) Layer {
-	r, relu, out := &residual{}, NewReLUInPlace(), BottleneckExpansion*width
-	r.step("conv1", NewConv2d(in, width, Square(1), Conv2dConfig{NoBias: true}))
+	r, relu, out := &residual{}, NewReLUInPlace(), 4*width
+	r.step("conv1", NewConv2d(in, width, Square(1), ConvConfig{NoBias: true}))
 	r.step("bn1", NewBatchNorm2d(width, BatchNormConfig{}))
 	r.step("relu", relu)
 	r.step("conv2", NewConv2d(width, width, Square(3),
-		Conv2dConfig{Stride: Square(stride), Padding: Square(1), NoBias: true}))
+		ConvConfig{Stride: Square(stride), Padding: Square(1), NoBias: true}))
 	r.step("bn2", NewBatchNorm2d(width, BatchNormConfig{}))
 	r.main = append(r.main, relu)
-	r.step("conv3", NewConv2d(width, out, Square(1), Conv2dConfig{NoBias: true}))
+	r.step("conv3", NewConv2d(width, out, Square(1), ConvConfig{NoBias: true}))
 	r.step("bn3", NewBatchNorm2d(out, BatchNormConfig{}))
 	r.shortcut(in, out, stride)
 	return r
@@ -60,7 +57,7 @@ func (r *residual) shortcut(in, out, stride int64) {
 		return
 	}
 	r.downsample = NewSequential(NewConv2d(in, out, Square(1),
-		Conv2dConfig{Stride: Square(stride), NoBias: true}), NewBatchNorm2d(out, BatchNormConfig{}))
+		ConvConfig{Stride: Square(stride), NoBias: true}), NewBatchNorm2d(out, BatchNormConfig{}))
 	r.Child("downsample", r.downsample)
 }
 

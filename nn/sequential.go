@@ -98,7 +98,7 @@ func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	if err != nil {
 		panic(&torch.Error{Op: "Forward", Device: c.Device(), Err: err})
 	}
-	c.skips = NewSkipStore(routes, 0, len(s.Layers()))
+	c.skips = new(SkipStore).Begin(routes, 0, len(s.Layers()))
 	defer func() {
 		c.skips.Free() // empty, unless a layer panicked
 		c.skips = nil

@@ -4,53 +4,29 @@ import (
 	"penstock.example/torch"
 )
 
-// flatten makes one dimension of several neighbours. The result is a view where memory allows.
-type flatten struct {
-	Base
-	start, end int64
-}
-
-// NewFlatten makes a Flatten of the dimensions from start to end, inclusive; negative ones count
-// from the end. NewFlatten(1, -1) is PyTorch's default: [N, ...] to [N, features].
-func NewFlatten(start, end int64) Layer { return &flatten{start: start, end: end} }
-
-func (l *flatten) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.Op("aten::flatten.using_ints", x, l.start, l.end)
-}
-
-// identity returns its input itself.
 type identity struct{ Base }
 
+// NewIdentity makes a layer that returns its input itself.
 func NewIdentity() Layer { return &identity{} }
 
-// Forward returns x.
 func (l *identity) Forward(_ *Ctx, x *torch.Tensor) *torch.Tensor { return x }
 
-// Stash stashes its input as a skip connection and returns it.
-type Stash struct {
+// stash stashes its input as a skip connection and returns it.
+type stash struct {
 	Base
 	skip string
 }
 
-// NewStash makes a Stash under the skip's name.
-func NewStash(skip string) *Stash {
-	s := &Stash{skip: skip}
+// NewStash makes a layer that stashes its input as a skip connection and returns it.
+func NewStash(skip string) Layer {
+	s := &stash{skip: skip}
 	s.Stashes(skip)
 	return s
 }
 
-// Forward returns x.
-func (s *Stash) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (s *stash) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	c.Stash(s.skip, x)
 	return x
-}
-
-// upsample enlarges images: [N, C, H, W] to [N, C, H', W'].
-type upsample struct {
-	Base
-	size  []int64   // nil when scale is given
-	scale []float64 // nil when size is given
-	o     UpsampleConfig
 }
 
 // UpsampleConfig configures an Upsample. Size or Scale must be given.
@@ -61,34 +37,44 @@ type UpsampleConfig struct {
 	AlignCorners bool       // corner pixels keep their values instead of their borders; with Bilinear only
 }
 
+// upsample enlarges images by bilinear interpolation.
+type upsample struct {
+	Base
+	size  []int64   // nil when scale is given
+	scale []float64 // nil when size is given
+	align bool
+}
+
+// NewUpsample makes a layer that enlarges images: [N, C, H, W] to [N, C, H', W'].
 func NewUpsample(o UpsampleConfig) Layer {
-	l := &upsample{o: o}
+	l := &upsample{align: o.AlignCorners}
 	if o.Size != (Pair{}) {
 		l.size = o.Size[:]
 	} else {
 		l.scale = o.Scale[:]
 	}
+	if !o.Bilinear {
+		return newOperation("upsample", "aten::upsample_nearest2d.vec", l.size, l.scale)
+	}
 	return l
 }
 
-// Forward is aten::upsample_nearest2d or aten::upsample_bilinear2d. On CUDA the latter is two products
-// of matrices.
+// Forward is aten::upsample_bilinear2d, and on CUDA two products of matrices.
 func (l *upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	const bilinear = "aten::upsample_bilinear2d.vec"
-	switch {
-	case !l.o.Bilinear:
-		return c.Op("aten::upsample_nearest2d.vec", x, l.size, l.scale)
-	case unordered(c) && x.Dims() == 4:
-		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
-			if l.scale != nil {
-				scale := []float64{1, 1}
-				scale[dim] = l.scale[dim]
-				return c.Op(bilinear, image, nil, l.o.AlignCorners, scale)
-			}
-			size := []int64{image.Size(2), image.Size(3)}
-			size[dim] = l.size[dim]
-			return c.Op(bilinear, image, size, l.o.AlignCorners, nil)
-		})
+	bilinear := func(x *torch.Tensor, size []int64, scale []float64) *torch.Tensor {
+		return c.Op("aten::upsample_bilinear2d.vec", x, size, l.align, scale)
 	}
-	return c.Op(bilinear, x, l.size, l.o.AlignCorners, l.scale)
+	if !unordered(c) || x.Dims() != 4 {
+		return bilinear(x, l.size, l.scale)
+	}
+	return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
+		if l.scale != nil {
+			scale := []float64{1, 1}
+			scale[dim] = l.scale[dim]
+			return bilinear(image, nil, scale)
+		}
+		size := []int64{image.Size(2), image.Size(3)}
+		size[dim] = l.size[dim]
+		return bilinear(image, size, nil)
+	})
 }

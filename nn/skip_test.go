@@ -184,9 +184,9 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 			`stash: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
 		{"a pop outside of a Sequential", pop("a", "a"), nil, "",
 			`pop: skip "a" is used outside of a model; run the layer as part of an nn.Sequential`},
-		{"a stash into another model's store", stash("a", "a"), nn.NewSkipStore(routesOfStrangers, 0, 2),
+		{"a stash into another model's store", stash("a", "a"), new(nn.SkipStore).Begin(routesOfStrangers, 0, 2),
 			"", `stash: skip "a" is not a skip of the model that is running`},
-		{"a pop of what a part was not given", pop("b", "b"), nn.NewSkipStore(routesOfStrangers, 1, 2),
+		{"a pop of what a part was not given", pop("b", "b"), new(nn.SkipStore).Begin(routesOfStrangers, 1, 2),
 			"", `pop: skip "b" has not been stashed`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestInPlaceInAPartOfAModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			key, l := routes[0].Key, model.Layers()
-			first, second := nn.NewSkipStore(routes, 0, 2), nn.NewSkipStore(routes, 2, 4)
+			first, second := new(nn.SkipStore).Begin(routes, 0, 2), new(nn.SkipStore).Begin(routes, 2, 4)
 			defer first.Free()
 			defer second.Free()
 			var y *torch.Tensor
@@ -454,7 +454,7 @@ func TestAPanicLeavesNoSkip(t *testing.T) {
 							return
 						}
 						routes := must.Get(model.SkipRoutes())(t)
-						store := nn.NewSkipStore(routes, 0, len(model.Layers()))
+						store := new(nn.SkipStore).Begin(routes, 0, len(model.Layers()))
 						defer store.Free()
 						c, xs := nn.NewCtx(a.Ctx, nn.Config{Skips: store}), []*torch.Tensor{x}
 						for _, l := range model.Layers() {
@@ -776,7 +776,7 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 	routes := must.Get(model.SkipRoutes())(t)
 	layers, stores := model.Layers(), make([]*nn.SkipStore, len(cuts)-1)
 	for i := range stores {
-		stores[i] = nn.NewSkipStore(routes, cuts[i], cuts[i+1])
+		stores[i] = new(nn.SkipStore).Begin(routes, cuts[i], cuts[i+1])
 		defer stores[i].Free()
 	}
 	xs := []*torch.Tensor{x}

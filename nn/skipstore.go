@@ -42,16 +42,9 @@ func hold(t *torch.Tensor, pops int) *heldSkip {
 	return h
 }
 
-// NewSkipStore makes the store for the flattened layers from <= i < to of a model with these
-// routes.
-func NewSkipStore(routes []SkipRoute, from, to int) *SkipStore {
-	s := &SkipStore{}
-	s.Begin(routes, from, to)
-	return s
-}
-
-// Begin makes a store that holds nothing ready for another forward, of the layers from <= i < to.
-func (s *SkipStore) Begin(routes []SkipRoute, from, to int) {
+// Begin makes a store that holds nothing ready for a forward of the flattened layers from <= i < to of a
+// model with these routes, and returns it.
+func (s *SkipStore) Begin(routes []SkipRoute, from, to int) *SkipStore {
 	clear(s.stashed)
 	clear(s.guarded)
 	s.guarded, s.memory = s.guarded[:0], s.memory[:0]
@@ -72,6 +65,7 @@ func (s *SkipStore) Begin(routes []SkipRoute, from, to int) {
 		}
 		s.stashed[r.Key] = inside
 	}
+	return s
 }
 
 // Give hands the store the tensors of a skip that was stashed outside: one for each pop, in their
@@ -176,23 +170,26 @@ func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.T
 
 // needs reports whether a later pop gives memory of x, or it is guarded.
 func (s *SkipStore) needs(x *torch.Tensor) bool {
-	same := func(t *torch.Tensor) bool { return t != nil && !t.Freed() && SameMemory(x, t) }
+	memory, _ := x.Storage()
+	same := func(t *torch.Tensor) bool {
+		if t == nil || t.Freed() {
+			return false
+		}
+		at, _ := t.Storage()
+		return at == memory
+	}
+	holds := func(h *heldSkip) bool { return same(h.t) }
 	for _, h := range s.held {
-		if same(h.t) {
+		if holds(h) {
 			return true
 		}
 	}
 	for _, list := range s.given {
-		if slices.ContainsFunc(list, func(h *heldSkip) bool { return same(h.t) }) {
+		if slices.ContainsFunc(list, holds) {
 			return true
 		}
 	}
-	memory, _ := x.Storage()
-	return slices.Contains(s.memory, memory) ||
-		slices.ContainsFunc(s.guarded, func(list []*torch.Tensor) bool {
-			return slices.ContainsFunc(list,
-				same)
-		})
+	return slices.Contains(s.memory, memory) || slices.ContainsFunc(slices.Concat(s.guarded...), same)
 }
 
 // Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers
@@ -212,11 +209,4 @@ func (s *SkipStore) guard(xs []*torch.Tensor) {
 			s.memory = append(s.memory, memory)
 		}
 	}
-}
-
-// SameMemory reports whether two tensors are views of the same memory.
-func SameMemory(a, b *torch.Tensor) bool {
-	x, _ := a.Storage()
-	y, _ := b.Storage()
-	return x == y
 }

@@ -2,11 +2,6 @@ package nn
 
 import "penstock.example/torch"
 
-// TransformerConfig configures a transformer block. The zero value is without dropout.
-type TransformerConfig struct {
-	Dropout float64 // of what each part adds
-}
-
 // NewTransformerBlock makes the layers of GPT-2's block, normalised before each part (Radford et
 // al. 2019, section 2.3): [N, T, dim] to the same.
 //
@@ -14,21 +9,21 @@ type TransformerConfig struct {
 //	x = x + drop2(mlp(ln2(x)))       mlp is Linear(dim, 4 dim), GELU (tanh), Linear(4 dim, dim)
 //
 // x goes around each part as a skip connection, in a namespace of the block's own. Children are
-// those named above, drop1 and drop2 only if there is dropout, with skip1, add1, skip2 and add2
+// those named above, drop1 and drop2 only with a dropout of more than 0, with skip1, add1, skip2 and add2
 // around the parts. A partition may cut between any two layers, and a plan of what to recompute may
 // keep what lies there.
-func NewTransformerBlock(dim, heads int64, o TransformerConfig) *Sequential {
+func NewTransformerBlock(dim, heads int64, dropout float64) *Sequential {
 	s := NewSequential()
 	part := func(number, name string, l *Sequential) {
 		s.Add("skip"+number, NewStash("skip"+number)).
-			Add("ln"+number, NewLayerNorm([]int64{dim}, LayerNormConfig{})).
+			Add("ln"+number, NewLayerNorm([]int64{dim}, NormConfig{})).
 			Add(name, l)
-		if o.Dropout != 0 {
-			s.Add("drop"+number, NewDropout(o.Dropout))
+		if dropout != 0 {
+			s.Add("drop"+number, NewDropout(dropout))
 		}
 		s.Add("add"+number, NewAddSkip("skip"+number))
 	}
-	part("1", "attn", NewSelfAttention(dim, heads, CausalMask))
+	part("1", "attn", NewSelfAttention(dim, heads, true))
 	part("2", "mlp", NewSequential(NewLinear(dim, 4*dim), NewGELUTanh(), NewLinear(4*dim, dim)))
 	s.Isolate(NewNamespace())
 	return s

@@ -1,140 +1,22 @@
 package optim
 
 import (
-	"errors"
-	"fmt"
-	"math"
-	"slices"
-	"strings"
-
+	"penstock.example/internal/gradnorm"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
-// Clipping by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in parts so
-// that a pipe can do it: every stage squares its own, the whole is added up in one place, every
-// stage scales its own.
-//
-//	SquaredNorms ─┐
-//	SquaredNorms ─┼─► GlobalNorm ─► ClipFactor ─┬─► Scale
-//	SquaredNorms ─┘                             └─► Scale ...
-
 // ErrNotFinite is the error of clipping gradients with infinite or NaN elements. No factor mends
 // them. Nothing was scaled; the caller may skip the step or stop.
-var ErrNotFinite = errors.New("the gradients' norm is not finite")
+var ErrNotFinite = gradnorm.ErrNotFinite
 
-// NamedNorm is the sum of the squares of one parameter's gradient.
-type NamedNorm struct {
-	Name    string // the parameter's full name
-	Squared float64
-}
-
-// blockSize is the number of elements that are squared and summed at a time. On a CPU libtorch
-// reduces fewer than 32,768 (at::internal::GRAIN_SIZE) on one thread, so that the sum does not depend
-// on the threads of the stage; and the temporary, 128 KiB, stays in the cache. A GPU is quick with
-// many elements at a time; there the temporary is 32 MiB.
-func blockSize(d torch.Device) int64 {
-	if d.Kind == torch.KindCUDA {
-		return 1 << 22
-	}
-	return 1 << 14
-}
-
-// SquaredNorms lists, for each of params that has a gradient, the sum of its squares, computed in
-// float64 in an order that depends on the shape and the kind of device alone. The host reads the sums
-// once, at the end.
-func SquaredNorms(c *torch.Ctx, params []nn.NamedParam) []NamedNorm {
-	var out []NamedNorm
-	mark := c.Mark()
-	c.NoGrad(func() {
-		sums := c.Zeros(torch.Float64, int64(len(params)))
-		each := c.Mark()
-		for _, p := range params {
-			if g := c.GradOf(p.Tensor()); g != nil {
-				addSquares(c, c.Narrow(sums, 0, int64(len(out)), 1), g)
-				out = append(out, NamedNorm{Name: p.Name})
-			}
-			c.Release(each)
-		}
-		values := torch.Values[float64](sums)
-		for i := range out {
-			out[i].Squared = values[i]
-		}
-	})
-	c.Release(mark)
-	return out
-}
-
-// NormNeed is the bytes that SquaredNorms of params on a device allocates at most, and frees again,
-// where gradients lie in the order of their elements. What libtorch's sum takes on a GPU is not in it.
-func NormNeed(d torch.Device, params []nn.NamedParam) int64 {
-	most := int64(0)
-	for _, p := range params {
-		most = max(most, min(blockSize(d), p.Numel())+1) // a block, and its sum
-	}
-	const number = 8 // float64
-	return number * (most + int64(len(params)))
-}
-
-// addSquares adds the squares of g's elements to sum.
-func addSquares(c *torch.Ctx, sum, g *torch.Tensor) {
-	flat, block := c.Reshape(g, -1), blockSize(c.Device())
-	mark := c.Mark()
-	for start, n := int64(0), flat.Numel(); start < n; start += block {
-		part := c.To(c.Narrow(flat, 0, start, min(block, n-start)), torch.Float64)
-		c.Add_(sum, c.Sum(c.Op("aten::mul_.Tensor", part, part)), 1)
-		c.Release(mark)
-	}
-}
-
-// GlobalNorm is the 2-norm of all gradients together. It adds in the order of the names, so that it
-// is the same to the bit however the parameters were divided. Infinite or NaN gradients make it so.
-func GlobalNorm(parts ...[]NamedNorm) float64 {
-	all := slices.Concat(parts...)
-	slices.SortFunc(all, func(a, b NamedNorm) int { return strings.Compare(a.Name, b.Name) })
-	var sum float64
-	for _, n := range all {
-		sum += n.Squared
-	}
-	return math.Sqrt(sum)
-}
-
-// ClipFactor is the factor that scales gradients of a norm down to at most maxNorm: PyTorch's
-// min(1, maxNorm / (norm + 1e-6)). A norm that is infinite or NaN gives ErrNotFinite, where PyTorch
-// would go on and make the weights NaN.
-func ClipFactor(norm, maxNorm float64) (float64, error) {
-	if !(maxNorm > 0) {
-		return 0, fmt.Errorf("optim: a norm cannot be clipped to %v: want more than 0", maxNorm)
-	}
-	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return 0, fmt.Errorf("optim: %w: %v", ErrNotFinite, norm)
-	}
-	return min(1, maxNorm/(norm+1e-6)), nil
-}
-
-// Scale multiplies the gradients of params in place. A factor of 1 touches nothing.
-func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
-	if factor == 1 {
-		return
-	}
-	c.NoGrad(func() {
-		for _, p := range params {
-			mark := c.Mark()
-			if g := c.GradOf(p.Tensor()); g != nil {
-				c.MulScalar_(g, factor)
-			}
-			c.Release(mark)
-		}
-	})
-}
-
-// Clip clips the gradients of a model in one piece and returns the norm before.
+// Clip clips the gradients of a model in one piece by their norm, as torch.nn.utils.clip_grad_norm_, and
+// returns the norm before.
 func Clip(c *torch.Ctx, params []nn.NamedParam, maxNorm float64) (norm float64, err error) {
-	norm = GlobalNorm(SquaredNorms(c, params))
-	factor, err := ClipFactor(norm, maxNorm)
-	if err != nil {
-		return norm, err
+	norm = gradnorm.Global(gradnorm.Squared(c, params))
+	factor, err := gradnorm.ClipFactor(norm, maxNorm)
+	if err == nil {
+		gradnorm.Scale(c, params, factor)
 	}
-	Scale(c, params, factor)
-	return norm, nil
+	return norm, err
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/gradnorm"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -19,7 +20,7 @@ func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	model := newModel(t, torch.CPU(0))
 	setGrads(c, model, 0)
-	want := optim.GlobalNorm(optim.SquaredNorms(c, model))
+	want := gradnorm.Global(gradnorm.Squared(c, model))
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 40 {
 		stages := 1 + random.IntN(4)
@@ -28,13 +29,13 @@ func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
 			k := random.IntN(stages)
 			parts[k] = append(parts[k], model[i])
 		}
-		var norms [][]optim.NamedNorm
+		var norms [][]gradnorm.Norm
 		for i, part := range parts {
 			stage := torch.NewCtx(torch.Options{Device: torch.CPU(i), Threads: 1 + random.IntN(4)})
-			norms = append(norms, optim.SquaredNorms(stage, part))
+			norms = append(norms, gradnorm.Squared(stage, part))
 			stage.Close()
 		}
-		if got := optim.GlobalNorm(norms...); got != want {
+		if got := gradnorm.Global(norms...); got != want {
 			t.Fatalf("%d stages: the norm is %v, want %v", stages, got, want)
 		}
 	}
@@ -51,13 +52,13 @@ func TestClipFactor(t *testing.T) {
 		{5, math.Inf(1), 1, "no limit"},
 		{1, 1, 0.999999000001, "just at the limit"},
 	} {
-		got, err := optim.ClipFactor(row.norm, row.most)
+		got, err := gradnorm.ClipFactor(row.norm, row.most)
 		if err != nil || math.Abs(got-row.want) > 1e-12 {
 			t.Errorf("%v to %v: got %v, %v, want %v (%s)", row.norm, row.most, got, err, row.want, row.reason)
 		}
 	}
 	for _, most := range []float64{0, -1, math.NaN()} {
-		if _, err := optim.ClipFactor(1, most); err == nil || errors.Is(err, optim.ErrNotFinite) {
+		if _, err := gradnorm.ClipFactor(1, most); err == nil || errors.Is(err, optim.ErrNotFinite) {
 			t.Errorf("to %v: got %v", most, err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
@@ -47,27 +46,25 @@ type Config struct {
 func (o Config) check(optimizer string, takes ...string) (err error) {
 	check := func(name string, value any, set, valid bool, want string) {
 		refused := &ConfigError{Of: "optim: " + optimizer, Field: name, Value: value, Remedy: "want " + want}
-		switch {
-		case err != nil:
-		case set && !slices.Contains(takes, name):
+		if set && !slices.Contains(takes, name) {
 			refused.Problem, refused.Remedy = "it is no setting of "+optimizer, "want it left out"
-			err = refused
-		case !valid:
+		} else if valid {
+			return
+		}
+		if err == nil {
 			err = refused
 		}
 	}
-	size := func(name string, v float64) {
-		check(name, v, v != 0, isSize(v), "a finite number that is not negative")
-	}
+	number := func(name string, v float64, valid bool, want string) { check(name, v, v != 0, valid, want) }
+	size := func(name string, v float64) { number(name, v, isSize(v), "a finite number that is not negative") }
 	part := func(name string, v float64) {
-		check(name, v, v != 0, v >= 0 && v < 1, "a number from 0 to 1, 1 excluded")
+		number(name, v, v >= 0 && v < 1, "a number from 0 to 1, 1 excluded")
 	}
 	takes = append(takes, "LR", "WeightDecay")
 	size("LR", o.LR)
 	size("WeightDecay", o.WeightDecay)
 	size("Momentum", o.Momentum)
-	check("Dampening", o.Dampening, o.Dampening != 0, !math.IsNaN(o.Dampening) && !math.IsInf(o.Dampening, 0),
-		"a finite number")
+	number("Dampening", o.Dampening, isSize(math.Abs(o.Dampening)), "a finite number")
 	check("Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
 		fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening))
 	part("Betas[0]", o.Betas[0])
@@ -76,10 +73,9 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 	part("Alpha", o.Alpha)
 	check("Centered", o.Centered, o.Centered, true, "")
 	for _, g := range o.Groups {
-		check("Groups", g, false, g.Params != "" && isSize(g.Scale) && (g.WeightDecay == nil ||
-			isSize(*g.WeightDecay)),
-			"a pattern of names, such as *.bias, with a Scale and a WeightDecay that are finite and "+
-				"not negative")
+		check("Groups", g.Params, false, g.Params != "" && isSize(g.Scale) &&
+			(g.WeightDecay == nil || isSize(*g.WeightDecay)), "a pattern of names, such as *.bias, with a "+
+			"Scale and a WeightDecay that are finite and not negative")
 	}
 	return err
 }
@@ -97,18 +93,6 @@ type Group struct {
 	Scale float64
 	// WeightDecay replaces the Config's; nil leaves it.
 	WeightDecay *float64
-}
-
-// String is the group as a flag has it: "*.bias:scale=0.1,weight-decay=0".
-func (g Group) String() string {
-	var parts []string
-	if g.Scale != 0 {
-		parts = append(parts, fmt.Sprintf("scale=%v", g.Scale))
-	}
-	if g.WeightDecay != nil {
-		parts = append(parts, fmt.Sprintf("weight-decay=%v", *g.WeightDecay))
-	}
-	return g.Params + ":" + strings.Join(parts, ",")
 }
 
 // groupRule is the rule for the parameters of a group.

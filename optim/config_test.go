@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -117,7 +118,7 @@ func TestGroups(t *testing.T) {
 	for _, g := range []optim.Group{{Scale: 1}, {Params: "*", Scale: -1}, {Params: "*",
 		WeightDecay: new(-1.0)}} {
 		if _, err := optim.New("adam", optim.Config{Groups: []optim.Group{g}}); err == nil ||
-			!strings.Contains(err.Error(), "optim: adam: Groups is "+g.String()) {
+			!strings.Contains(err.Error(), "optim: adam: Groups is "+strconv.Quote(g.Params)) {
 			t.Errorf("%v: %v", g, err)
 		}
 	}

@@ -2,6 +2,8 @@ package optim
 
 import "penstock.example/torch"
 
+var StepDecay, Cosine, Warmup = stepDecay, cosine, warmup
+
 // Break makes an optimizer's updates panic half-way through the n-th parameter that is updated from
 // now on, counted from 0.
 func Break(o Optimizer, n int) {

@@ -9,32 +9,35 @@ import (
 	"penstock.example/torch"
 )
 
-func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places []Placement) error {
-	o.mu.Lock()
-	closed := o.of == nil
-	o.mu.Unlock()
-	if closed {
+func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places []Placement) (err error) {
+	if o.closed() {
 		return errors.New("optim: load after Close")
 	}
 	of := map[string]*memory{}
-	if len(tensors) > 0 || len(steps) > 0 {
-		saved := map[string]SavedTensor{}
-		for _, t := range tensors {
-			if _, twice := saved[t.Name]; twice {
-				return fmt.Errorf("optim: load: %q is there twice", t.Name)
-			}
-			saved[t.Name] = t
-		}
-		// Nothing is allocated before all is known to fit.
-		err := o.fits(saved, steps, places)
-		for i := 0; err == nil && i < len(places); i++ {
-			err = o.read(of, saved, steps, places[i])
-		}
+	defer func() {
 		if err != nil {
 			for _, m := range of {
 				m.free()
 			}
-			return fmt.Errorf("optim: load: %w", err)
+			err = fmt.Errorf("optim: load: %w", err)
+		}
+	}()
+	if len(tensors) > 0 || len(steps) > 0 {
+		saved := map[string]SavedTensor{}
+		for _, t := range tensors {
+			if _, twice := saved[t.Name]; twice {
+				return fmt.Errorf("%q is there twice", t.Name)
+			}
+			saved[t.Name] = t
+		}
+		// Nothing is allocated before all is known to fit.
+		if err := o.fits(saved, steps, places); err != nil {
+			return err
+		}
+		for _, place := range places {
+			if err := o.read(of, saved, steps, place); err != nil {
+				return err
+			}
 		}
 	}
 	o.replace(of)

@@ -3,7 +3,6 @@ package optim
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
@@ -59,13 +58,8 @@ type Optimizer interface {
 // StateTensor is one tensor of an optimizer's state.
 type StateTensor struct {
 	Name   string // the kind of state, a dot, and the parameter's full name
+	Param  string // the parameter's full name
 	Tensor *torch.Tensor
-}
-
-// Param is the full name of the parameter that the tensor belongs to.
-func (s StateTensor) Param() string {
-	_, name, _ := strings.Cut(s.Name, ".")
-	return name
 }
 
 // SavedTensor is a tensor of an optimizer's state that was written down.

@@ -133,7 +133,7 @@ func TestSchedulesAreThoseOfPyTorch(t *testing.T) {
 			return optim.Cosine(a.Base, a.Min, a.TMax)
 		},
 		"LinearLR": func(a args) optim.Schedule {
-			return optim.Linear(a.Base*a.From, a.Base*a.To, a.Iters)
+			return optim.Warmup(a.Base*a.From, a.Iters, func(int) float64 { return a.Base * a.To })
 		},
 		"WarmupCosine": func(a args) optim.Schedule {
 			return optim.Warmup(a.Base*a.From, a.Warmup, optim.Cosine(a.Base, a.Min, a.TMax))

@@ -13,18 +13,15 @@ import (
 // purpose, which compute the same recursively.
 type Schedule func(step int) float64
 
-// Constant is the same rate for ever.
-func Constant(rate float64) Schedule { return func(int) float64 { return rate } }
-
-// StepDecay is base gamma^floor(step / every) (torch.optim.lr_scheduler.StepLR).
-func StepDecay(base, gamma float64, every int) Schedule {
+// stepDecay is base gamma^floor(step / every) (torch.optim.lr_scheduler.StepLR).
+func stepDecay(base, gamma float64, every int) Schedule {
 	return func(step int) float64 { return base * math.Pow(gamma, float64(step/every)) }
 }
 
-// Cosine is low + (base - low) (1 + cos(pi step / steps)) / 2: half a cosine from base to low
+// cosine is low + (base - low) (1 + cos(pi step / steps)) / 2: half a cosine from base to low
 // (CosineAnnealingLR; Loshchilov and Hutter 2017, eq. 5, without restarts). It stays at low
 // afterwards, where PyTorch's would rise again.
-func Cosine(base, low float64, steps int) Schedule {
+func cosine(base, low float64, steps int) Schedule {
 	return func(step int) float64 {
 		if step >= steps {
 			return low
@@ -33,30 +30,19 @@ func Cosine(base, low float64, steps int) Schedule {
 	}
 }
 
-// Linear goes from one rate to another in a straight line of steps and stays there (LinearLR, with rates
-// in place of factors).
-func Linear(from, to float64, steps int) Schedule {
-	return func(step int) float64 {
-		if step >= steps {
-			return to
-		}
-		return from + (to-from)*float64(step)/float64(steps)
-	}
-}
-
-// Warmup rises from a rate in a straight line of steps to where another schedule begins, then follows
-// that one from its step 0.
-func Warmup(from float64, steps int, then Schedule) Schedule {
-	rise := Linear(from, then(0), steps)
+// warmup rises from a rate in a straight line of steps to where another schedule begins (LinearLR, with
+// rates in place of factors), then follows that one from its step 0.
+func warmup(from float64, steps int, then Schedule) Schedule {
+	to := then(0)
 	return func(step int) float64 {
 		if step < steps {
-			return rise(step)
+			return from + (to-from)*float64(step)/float64(steps)
 		}
 		return then(step - steps)
 	}
 }
 
-// ScheduleConfig describes a schedule as a command's flags do.
+// ScheduleConfig describes a schedule.
 type ScheduleConfig struct {
 	// LR is the highest rate, which must be above 0.
 	LR float64
@@ -78,7 +64,8 @@ type ScheduleConfig struct {
 // ScheduleNames lists what NewSchedule knows.
 func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
 
-// NewSchedule makes a schedule by its name.
+// NewSchedule makes a schedule by its name: "constant"; "cosine", half a cosine from LR down to MinLR; or
+// "step", which multiplies the rate by Gamma each StepSize steps.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
 		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
@@ -87,52 +74,39 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if err := o.check(name); err != nil {
 		return nil, err
 	}
-	var s Schedule
 	after := o.TotalSteps - o.WarmupSteps
+	s := Schedule(func(int) float64 { return o.LR })
 	switch name {
-	case "constant":
-		s = Constant(o.LR)
 	case "cosine":
-		s = Cosine(o.LR, o.MinLR, after)
+		s = cosine(o.LR, o.MinLR, after)
 	case "step":
-		every := o.StepSize
-		if every == 0 {
-			every = max(1, after/3)
-		}
-		s = StepDecay(o.LR, cmp.Or(o.Gamma, 0.1), every)
+		s = stepDecay(o.LR, cmp.Or(o.Gamma, 0.1), cmp.Or(o.StepSize, max(1, after/3)))
 	}
 	if o.WarmupSteps > 0 {
-		s = Warmup(o.LR/float64(o.WarmupSteps+1), o.WarmupSteps, s)
+		s = warmup(o.LR/float64(o.WarmupSteps+1), o.WarmupSteps, s)
 	}
 	return s, nil
 }
 
-func (o ScheduleConfig) check(name string) error {
-	of := "optim: " + name + " schedule"
-	after := o.TotalSteps > o.WarmupSteps
-	for _, s := range []struct {
-		field string
-		value any
-		valid bool
-		want  string
-	}{
-		{"LR", o.LR, o.LR > 0 && isSize(o.LR), "want a finite number above 0"},
-		{"StepSize", o.StepSize, name == "step" || o.StepSize == 0,
-			"want it left out; it is for the step schedule"},
-		{"Gamma", o.Gamma, name == "step" || o.Gamma == 0, "want it left out; it is for the step schedule"},
-		{"MinLR", o.MinLR, name == "cosine" || o.MinLR == 0, "want it left out; it is for the cosine " +
-			"schedule"},
-		{"MinLR", o.MinLR, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR"},
-		{"WarmupSteps", o.WarmupSteps, o.WarmupSteps >= 0, "want at least 0"},
-		{"StepSize", o.StepSize, o.StepSize >= 0, "want at least 0"},
-		{"Gamma", o.Gamma, isSize(o.Gamma), "want a finite number that is not negative"},
-		{"TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (after || name != "cosine" && (name != "step" ||
-			o.StepSize > 0)),
-			"want more than those of the warm-up, or a StepSize of a step schedule"},
-	} {
-		if !s.valid {
-			return &ConfigError{Of: of, Field: s.field, Value: s.value, Remedy: s.want}
+func (o ScheduleConfig) check(name string) (err error) {
+	check := func(field string, value any, valid bool, want string) {
+		if err == nil && !valid {
+			err = &ConfigError{Of: "optim: " + name + " schedule", Field: field, Value: value, Remedy: want}
 		}
 	}
-	return nil
+	only := func(kind, field string, value any, zero bool) {
+		check(field, value, name == kind || zero, "want it left out; it is for the "+kind+" schedule")
+	}
+	check("LR", o.LR, o.LR > 0 && isSize(o.LR), "want a finite number above 0")
+	only("step", "StepSize", o.StepSize, o.StepSize == 0)
+	only("step", "Gamma", o.Gamma, o.Gamma == 0)
+	only("cosine", "MinLR", o.MinLR, o.MinLR == 0)
+	check("MinLR", o.MinLR, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR")
+	check("WarmupSteps", o.WarmupSteps, o.WarmupSteps >= 0, "want at least 0")
+	check("StepSize", o.StepSize, o.StepSize >= 0, "want at least 0")
+	check("Gamma", o.Gamma, isSize(o.Gamma), "want a finite number that is not negative")
+	open := name == "constant" || name == "step" && o.StepSize > 0 // needs no length
+	check("TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (open || o.TotalSteps > o.WarmupSteps),
+		"want more than those of the warm-up, or a StepSize of a step schedule")
+	return err
 }

@@ -69,6 +69,12 @@ func (o *optimizer) known(name string) *memory {
 	return o.of[name]
 }
 
+func (o *optimizer) closed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.of == nil
+}
+
 // remember makes m the state of a parameter. Nil lists the parameter without state.
 func (o *optimizer) remember(name string, m *memory) {
 	o.mu.Lock()
@@ -105,7 +111,7 @@ func (o *optimizer) State() []StateTensor {
 	var out []StateTensor
 	for name, m := range o.of {
 		for i, t := range m.slots {
-			out = append(out, StateTensor{stateName(o.rule.slots()[i], name), t})
+			out = append(out, StateTensor{stateName(o.rule.slots()[i], name), name, t})
 		}
 	}
 	slices.SortFunc(out, func(a, b StateTensor) int { return strings.Compare(a.Name, b.Name) })

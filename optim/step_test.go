@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/gradnorm"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -173,7 +174,7 @@ func TestPrepareThenDropOrApply(t *testing.T) {
 
 				u = opt.Prepare(c, model)
 				opt.SetLR(0.01 * float64(step+1))
-				optim.Scale(c, model, 0.5)
+				gradnorm.Scale(c, model, 0.5)
 				d.ResetPeak()
 				most := d.Memory().Peak
 				u.Apply()
@@ -186,7 +187,7 @@ func TestPrepareThenDropOrApply(t *testing.T) {
 				}
 
 				setGrads(c, plain, step)
-				optim.Scale(c, plain, 0.5)
+				gradnorm.Scale(c, plain, 0.5)
 				other.SetLR(0.01 * float64(step+1))
 				other.Step(c, plain)
 				differ(t, "parameters after Apply", values(model), values(plain))
@@ -237,7 +238,7 @@ func TestApplyThatBreaks(t *testing.T) {
 			if first {
 				slots := map[string]bool{}
 				for _, s := range opt.State() {
-					slots[s.Param()] = true
+					slots[s.Param] = true
 				}
 				if len(slots) != at {
 					t.Errorf("broken at %d: %d parameters have state", at, len(slots))

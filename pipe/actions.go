@@ -8,7 +8,6 @@ import (
 
 	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
-	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 	"penstock.example/torch"
@@ -51,7 +50,7 @@ func (r *run) layer(a schedule.Action, err error) string {
 	case running.Path() != around: // in a forward, or nn.Checkpointed ran it again
 		return running.Path()
 	case errors.As(err, &e):
-		return nn.LayerOf(running.Spans(), e.Sequence)
+		return running.LayerOf(e.Sequence)
 	}
 	return ""
 }
@@ -138,7 +137,6 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	r.takeInputGrads(c, a, stage, state)
 }
 
-// start gives the last stage the gradients of its output, or of the loss.
 func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
 		weight := r.weight(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1)
@@ -158,7 +156,6 @@ func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	}
 }
 
-// takeInputGrads takes the gradients of received values out of the execution.
 func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatch) {
 	xs, skips := state.execution.TakeGrads(0)
 	if state.inGrad = xs; a.Stage == 0 {
@@ -176,7 +173,6 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 	}
 }
 
-// giveInputs adds to the gradients of the batch's inputs.
 func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
 	if r.batch.Within != nil {
 		r.inputGrads, state.inGrad = state.inGrad, nil
@@ -259,7 +255,6 @@ func (r *run) weight(microBatch int) float64 {
 	return float64(r.parts[microBatch].length) / float64(cmp.Or(r.batch.TotalRows, r.total))
 }
 
-// readLoss reads a micro-batch's loss.
 func (r *run) readLoss(c *torch.Ctx, state *microBatch) {
 	loss := state.output()[0]
 	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
@@ -269,20 +264,16 @@ func (r *run) readLoss(c *torch.Ctx, state *microBatch) {
 	}
 }
 
-// lossOf is the loss of a micro-batch, after the run.
 func (r *run) lossOf(microBatch int) float64 {
 	state := &r.states[len(r.p.stages)-1][microBatch]
-	if state.reading != nil {
+	if t := state.reading; t != nil {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
-		state.loss = number(c, state.reading, state.reading.DType())
-		state.reading.Free()
-		state.reading = nil
+		return number(c, t, t.DType())
 	}
 	return state.loss
 }
 
-// number reads a loss of a floating-point type.
 func number(c *torch.Ctx, t *torch.Tensor, of torch.DType) float64 {
 	switch of {
 	case torch.Float64:

@@ -19,7 +19,7 @@ type Batch struct {
 	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
-	Extras   []nn.Extra // values that are no tensors; every layer sees them on every micro-batch
+	Extras   map[string]any // values that are no tensors; every layer sees them on every micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Each replica
 	// (Config.Replicas) then adds to its own. The next batch without it sums them over the replicas, and
 	// gives all the buffers of replica 0.
@@ -110,7 +110,6 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 	return c.Narrow(v.Tensor, 0, r.start, r.length)
 }
 
-// rows is a range of rows of a mini-batch.
 type rows struct{ start, length int64 }
 
 // split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first.

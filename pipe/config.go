@@ -88,7 +88,6 @@ var (
 		"the last batch before an update is one without Accumulate")
 )
 
-// copied is the configuration with slices of its own, because the caller may change his later.
 func (cfg Config) copied() Config {
 	for _, list := range []*[]int{&cfg.Balance, &cfg.Ranks, &cfg.lanes} {
 		*list = slices.Clone(*list)
@@ -104,7 +103,6 @@ func (cfg Config) Check(model *nn.Sequential) error {
 	return err
 }
 
-// resolved is the configuration with its defaults filled in, or an error.
 func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	cfg = cfg.copied()
 	if len(layers) == 0 {
@@ -282,7 +280,6 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 		"want one for each stage, or one for all")
 }
 
-// checkBudget checks the settings of the policy Optimal.
 func (cfg *Config) checkBudget() error {
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
@@ -318,13 +315,11 @@ func (cfg *Config) checkBudget() error {
 	return nil
 }
 
-// refusePlan is a ConfigError about Config.Plan.
 func (cfg *Config) refusePlan(problem, remedy string) error {
 	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages),
 		cfg.Plan.MicroBatches())), problem, remedy)
 }
 
-// takePlan takes over the settings of the plan.
 func (cfg *Config) takePlan() error {
 	plan := cfg.Plan
 	if plan == nil {

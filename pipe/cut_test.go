@@ -149,19 +149,19 @@ func sensitive(k int) nn.Layer {
 		func() nn.Layer { return nn.NewGELU() },
 		func() nn.Layer { return nn.NewGELUTanh() },
 		func() nn.Layer { return nn.NewBatchNorm2d(2, nn.BatchNormConfig{}) },
-		func() nn.Layer { return nn.NewLayerNorm([]int64{6}, nn.LayerNormConfig{}) },
-		func() nn.Layer { return nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}) },
+		func() nn.Layer { return nn.NewLayerNorm([]int64{6}, nn.NormConfig{}) },
+		func() nn.Layer { return nn.NewLayerNorm([]int64{2, 6, 6}, nn.NormConfig{}) },
 		func() nn.Layer { return nn.NewSoftmax(3) },
 		func() nn.Layer { return nn.NewLogSoftmax(1) },
-		func() nn.Layer { return nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}) },
-		func() nn.Layer { return nn.NewInstanceNorm2d(2, nn.InstanceNormConfig{}) },
-		func() nn.Layer { return nn.NewRMSNorm([]int64{6}, nn.RMSNormConfig{Eps: 1e-3}) },
+		func() nn.Layer { return nn.NewGroupNorm(1, 2, nn.NormConfig{}) },
+		func() nn.Layer { return nn.NewInstanceNorm2d(2, nn.NormConfig{NoAffine: true}) },
+		func() nn.Layer { return nn.NewRMSNorm([]int64{6}, nn.NormConfig{Eps: 1e-3}) },
 		func() nn.Layer { return nn.NewSigmoid() },
 		func() nn.Layer { return nn.NewLinear(6, 6) },
-		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}) },
+		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}) },
 		func() nn.Layer {
 			return nn.NewAvgPool2d(nn.Square(3),
-				nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+				nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 		},
 	}[k]()
 }

@@ -141,7 +141,7 @@ func tryEvents(t *testing.T, c *torch.Ctx) {
 // A pipe of two stages gives the same loss for the same batch and seeds. Its steps wait for a GPU only
 // where the pipe does: libtorch's operators that wait are refused.
 func tryPipe(t *testing.T, c *torch.Ctx) {
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}), nn.NewReLU(),
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.ConvConfig{}), nn.NewReLU(),
 		nn.NewFlatten(1, -1),
 		nn.NewLinear(8*14*14, 64), nn.NewDropout(0.5), nn.NewLinear(64, 10))
 	devices := []torch.Device{c.Device(), c.Device()}

@@ -158,7 +158,7 @@ func TestStreamsOfOneDevice(t *testing.T) {
 			m := nn.NewSequential()
 			for i := range 4 {
 				m.Add(fmt.Sprint(i), nn.NewSequential(nn.NewLinear(64, 64), nn.NewTanh(),
-					nn.NewLayerNorm([]int64{64}, nn.LayerNormConfig{}), nn.NewDropout(0.1)))
+					nn.NewLayerNorm([]int64{64}, nn.NormConfig{}), nn.NewDropout(0.1)))
 			}
 			return m.Add("head", nn.NewLinear(64, 5))
 		},

@@ -82,12 +82,12 @@ func descend(c *torch.Ctx, params []nn.NamedParam) {
 // products of which are of matrices.
 func fewPositions() *nn.Sequential {
 	return nn.NewSequential(nn.NewConv2d(3, 64, nn.Square(3),
-		nn.Conv2dConfig{Stride: nn.Square(4), Padding: nn.Square(1)}),
+		nn.ConvConfig{Stride: nn.Square(4), Padding: nn.Square(1)}),
 		nn.NewBatchNorm2d(64, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewConv2d(64, 80, nn.Square(3),
-			nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
+			nn.ConvConfig{Padding: nn.Square(1)}), nn.NewReLU(), nn.NewBasicBlock(80, 96, 2),
 		nn.NewConv2d(96, 512, nn.Square(1),
-			nn.Conv2dConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1),
+			nn.ConvConfig{NoBias: true}), nn.NewAdaptiveAvgPool2d(nn.Square(1)), nn.NewFlatten(1, -1),
 		nn.NewLinear(512, 10))
 }
 
@@ -191,16 +191,15 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 		nn.ZeroGrads(model)
 		q.sets(step, model)
 		x, y := onDevice(b, d, q.input(b, step)), onDevice(b, d, q.target(b, step))
-		var start, left nn.BufferCopy // what replica 0 leaves
-		start.Take(nn.Buffers(model))
+		start, left := nn.CopyBuffers(nn.Buffers(model)), func() {} // what replica 0 leaves
 		sums := map[string]*torch.Tensor{}
 		row, microBatch, total := int64(0), 0, 0.0
 		for k, rows := range parts(q.rows, replicas) {
-			start.Restore()
+			start()
 			loss := 0.0
 			var deferred *nn.Deferred
 			if q.deferred {
-				deferred = nn.NewDeferred()
+				deferred = new(nn.Deferred)
 			}
 			for _, n := range parts(rows, chunks) {
 				weight := 1.0
@@ -232,10 +231,10 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 			}
 			nn.ZeroGrads(model)
 			if k == 0 {
-				left.Take(nn.Buffers(model))
+				left = nn.CopyBuffers(nn.Buffers(model))
 			}
 		}
-		left.Restore()
+		left()
 		for _, p := range nn.Params(model) {
 			p.Tensor().SetGradOf(sums[p.Name])
 		}

@@ -165,7 +165,8 @@ func (t tie) become(replica *torch.Tensor) {
 // because the graphs of runs between forward and backward have saved it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from torch.Device) {
 	replica := t.tensor()
-	if from == s.Device && nn.SameMemory(value, replica) {
+	memory, _ := value.Storage()
+	if was, _ := replica.Storage(); from == s.Device && memory == was {
 		return
 	}
 	c.NoGrad(func() {
@@ -189,7 +190,6 @@ func (s *Stage) dropReplicaGrads() {
 	}
 }
 
-// forget frees the replicas of parameters that live on other stages.
 func (s *Stage) forget() {
 	for _, t := range s.ties {
 		if t.received() {

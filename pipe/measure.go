@@ -40,10 +40,8 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind, first bool) (chain
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		var buffers nn.BufferCopy // some layers change buffers in spite of Recomputing
-		buffers.Take(nn.Buffers(p.model))
-		defer buffers.Restore()
-		c.Synchronize() // the default stream of a GPU measures, and then the stages' streams go on
+		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
+		c.Synchronize()                             // the default stream of a GPU measures, and then the stages' streams go on
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})
@@ -188,7 +186,6 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 	return out
 }
 
-// available is the memory of a stage, as its process knows it.
 type available struct {
 	Live, Limit   int64 // of the device
 	Unplaced      int64
@@ -237,7 +234,6 @@ func (r *run) availableOf(stage int) available {
 	return out
 }
 
-// costs are the measured costs of a stage.
 func costs(c profile.Chain) plan.StageCosts {
 	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward,
 		Units:    c.Units,
@@ -249,7 +245,6 @@ func (r *run) fullMicroBatches() int {
 	return countOf(r.parts, func(m rows) bool { return m.length == r.parts[0].length })
 }
 
-// crossings are the skips and ties between stages.
 func crossings(stages []*Stage) (skips []plan.Skip, ties []plan.Tie) {
 	for i, s := range stages {
 		for _, p := range s.skips {

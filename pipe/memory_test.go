@@ -626,7 +626,7 @@ func requested(d torch.Device) int64 {
 func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 	torchtest.Check(t)
 	d := torchtest.Device(6)
-	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.Conv2dConfig{}),
+	model := nn.NewSequential(nn.NewConv2d(3, 8, nn.Square(3), nn.ConvConfig{}),
 		nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)),
 		nn.NewFlatten(1, -1), nn.NewLinear(8, 5))

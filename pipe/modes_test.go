@@ -48,7 +48,7 @@ func thawing() problem {
 				nn.Train(m)
 			case 5:
 				nn.Freeze(m)
-				m.Layers()[11].Layer.(*nn.Linear).Weight.Unfreeze()
+				m.Layers()[11].Layer.(*nn.Linear).Weight.SetTrainable(true)
 				nn.Eval(m)
 			}
 		},

@@ -382,7 +382,7 @@ func TestLeastWithAPrologue(t *testing.T) {
 				nn.NewLinear(8, 8), nn.NewTanh(), nn.NewLinear(8, 3))
 			for _, l := range m.Layers()[:4] {
 				for _, p := range nn.Params(l.Layer) {
-					p.Freeze()
+					p.SetTrainable(false)
 				}
 			}
 			return m

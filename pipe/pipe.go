@@ -54,7 +54,7 @@ type Pipe struct {
 	closed  bool // guarded by submit
 	plans   plans
 	modesMu sync.Mutex
-	modes   *nn.Modes // that were seen last
+	modes   []bool // that were seen last
 	unlimit []func()
 	placed  atomic.Bool
 	// unsummed says that each replica has gradients of its own.
@@ -66,7 +66,6 @@ type Pipe struct {
 	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
 
-// startWorkers starts a worker for each distinct device of this process.
 func (p *Pipe) startWorkers() error {
 	of, devices := p.cfg.workers()
 	for i, s := range p.stages {
@@ -208,7 +207,6 @@ func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	})...)
 }
 
-// recovered runs f, closes the context, and returns a panic as an error.
 func recovered(c *torch.Ctx, f func() error) (err error) {
 	defer c.Close()
 	defer func() {
@@ -363,7 +361,6 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	return bytes
 }
 
-// placeStage makes or copies a stage's parameters and buffers on its device.
 func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	state := p.stages[stage].State()
 	for _, s := range state {
@@ -406,7 +403,6 @@ func (e memoryError) Unwrap() error { return e.MemoryError }
 
 func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
 
-// notEnough is a planner's error as the pipe returns it.
 func notEnough(err error) error {
 	var short *plan.MemoryError
 	if errors.As(err, &short) {

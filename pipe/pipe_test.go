@@ -33,7 +33,7 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)),
 				Step: 4}
-			sum := nn.MSE().Sum()
+			sum := nn.MSE(nn.LossConfig{Sum: true})
 			result := must.Get(p.Step(context.Background(), b, sum))(t)
 			want := snapshot(model, nil, gradient)
 			nn.ZeroGrads(model)
@@ -245,22 +245,21 @@ func TestNoChunk(t *testing.T) {
 }
 
 // Values that are no tensors reach every layer on every stage, in recomputations too, each batch's
-// its own. Where one is missing the error says which and where.
+// its own. A panic of a layer that misses one names the layer.
 func TestExtras(t *testing.T) {
 	torchtest.Check(t)
-	scale, names := nn.NewExtra[float64]("scale"), nn.NewExtra[[]string]("names")
 	build := func() *nn.Sequential {
 		use := func() nn.Layer {
 			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				if n, ok := names.Lookup(c); !ok || !slices.Equal(n, []string{"a", "b"}) {
+				if n := c.Extras()["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
 					panic(fmt.Sprint("names are ", n))
 				}
-				return c.Tanh(c.MulScalar(x, scale.In(c)))
+				return c.Tanh(c.MulScalar(x, c.Extras()["scale"].(float64)))
 			})
 		}
 		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
 	}
-	extras := []nn.Extra{scale.With(1.5), names.With([]string{"a", "b"})}
+	extras := map[string]any{"scale": 1.5, "names": []string{"a", "b"}}
 	q := trial{rows: 5, model: build, loss: squares{}, inputs: one(normal(5, 3)),
 		targets: one(normal(5, 3)), extras: extras}
 	q.check(t, 2)
@@ -269,28 +268,15 @@ func TestExtras(t *testing.T) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	x := normal(4, 3)(c, 0)
-	infer := func(extras ...nn.Extra) ([]byte, error) {
-		result, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Extras: extras})
-		if err != nil {
-			return nil, err
-		}
-		defer result.Output[0].Free()
-		return torch.Bytes(result.Output[0]), nil
-	}
-	// a key of the same name is another
-	for _, missing := range [][]nn.Extra{{extras[1]}, {extras[1], nn.NewExtra[float64]("scale").With(1.5)}} {
-		_, err := infer(missing...)
-		for _, want := range []string{`pipe: stage 1, micro-batch 0, layer "1", forward`,
-			`the run has no extra "scale"`, "give it to the batch"} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want %q", err, want)
-			}
-		}
+	delete(extras, "scale")
+	_, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Extras: extras})
+	if want := `pipe: stage 1, micro-batch 0, layer "1", forward`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 
 func ofRows(rows int64) trial {
-	return trial{rows: rows, loss: nn.MSE().Sum(), inputs: wanted(normal(rows, 4)),
+	return trial{rows: rows, loss: nn.MSE(nn.LossConfig{Sum: true}), inputs: wanted(normal(rows, 4)),
 		targets: one(normal(rows, 4)),
 		model: func() *nn.Sequential {
 			return nn.NewSequential(stashing(func(c *nn.Ctx,

@@ -87,7 +87,6 @@ func DefaultRanks(devices []torch.Device, size int) []int {
 	return ranks
 }
 
-// here reports whether a stage is in this process.
 func (cfg Config) here(stage int) bool {
 	if cfg.Group == nil {
 		return true

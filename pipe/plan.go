@@ -229,7 +229,6 @@ func (r *run) planKey() string {
 	return key
 }
 
-// plans is a cache of measurements and plans.
 type plans struct {
 	// mu is held while a plan is measured and made, one at a time. Layers run meanwhile, so no call
 	// that a layer may make takes mu.
@@ -239,7 +238,6 @@ type plans struct {
 	last   atomic.Pointer[prepared] // of the last Step or Forward
 }
 
-// prepared is a plan that is ready to run.
 type prepared struct {
 	plan *plan.Plan
 	// that was available when it was made, of the policy Optimal

@@ -57,7 +57,6 @@ func ofMine[T any](cfg Config, byRank []T) []T {
 	return byRank[index*each : (index+1)*each]
 }
 
-// reducing is a generator of programs that reduce gradients over replicas.
 func reducing(g schedule.Generator) schedule.Generator {
 	return func(c schedule.Config) (*schedule.Program, error) {
 		p, err := g(c)
@@ -284,7 +283,6 @@ func (s *sums) begin(a schedule.Action) {
 	}()
 }
 
-// wait waits for the sums that were begun.
 func (s *sums) wait() {
 	if s.ended != nil {
 		<-s.ended

@@ -46,7 +46,7 @@ func TestTransparencyOfReplicas(t *testing.T) {
 			deferred: rapid.Bool().Draw(t, "deferred"), autocast: randomAutocast(t),
 		}
 		if rapid.Bool().Draw(t, "sum") {
-			q.loss = nn.CrossEntropy().Sum()
+			q.loss = nn.CrossEntropy(nn.LossConfig{Sum: true})
 		}
 		cfg := pipe.Config{Chunks: rapid.IntRange(1, 4).Draw(t, "chunks"),
 			Seed:              rapid.Uint64().Draw(t, "seed"),
@@ -483,7 +483,7 @@ func TestReplicasAccumulate(t *testing.T) {
 			_, err := p.Step(context.Background(),
 				pipe.Batch{Input: pipe.Rows(c.Narrow(x, 0, int64(from), int64(n))),
 					Target: pipe.Rows(c.Narrow(y, 0, int64(from),
-						int64(n))), Step: int64(i), Accumulate: accumulate}, nn.CrossEntropy().Sum())
+						int64(n))), Step: int64(i), Accumulate: accumulate}, nn.CrossEntropy(nn.LossConfig{Sum: true}))
 			return err
 		}
 		for _, checkpoint := range []pipe.Checkpoint{pipe.ExceptLast, pipe.Optimal} {

@@ -203,7 +203,6 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	return err
 }
 
-// checkGrads checks the gradients of the outputs. By default it takes them from the outputs.
 func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor, error) {
 	if len(grads) == 0 {
 		for _, t := range run.outputs {

@@ -21,7 +21,7 @@ import (
 // of the input are the plain loop's.
 func TestSkips(t *testing.T) {
 	torchtest.Check(t)
-	conv := func() *nn.Conv2d { return nn.NewConv2d(2, 2, nn.Square(1), nn.Conv2dConfig{}) }
+	conv := func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(1), nn.ConvConfig{}) }
 	images := trial{rows: 5, inputs: wanted(normal(5, 2, 3, 3)), targets: one(normal(5, 2, 3, 3)),
 		loss: squares{}}
 	add := func(names ...string) nn.Layer {
@@ -136,7 +136,7 @@ func TestSkips(t *testing.T) {
 func tied(middle, frozen bool) *nn.Sequential {
 	e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
 	if frozen {
-		e.Weight.Freeze()
+		e.Weight.SetTrainable(false)
 	}
 	use := func(f func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor) *call {
 		l := &call{}
@@ -150,7 +150,7 @@ func tied(middle, frozen bool) *nn.Sequential {
 			return c.Tanh(c.Matmul(c.PlainLinear(x, w, nil), w))
 		}))
 	}
-	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.LayerNormConfig{})).Add("head",
+	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.NormConfig{})).Add("head",
 		use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor { return c.PlainLinear(x, w, nil) }))
 }
 

@@ -32,13 +32,13 @@ type Stage struct {
 	buffers, trained []nn.NamedParam // that live here
 
 	// The state to which a failed training run returns the stage. It belongs to the stage's worker.
-	before nn.BufferCopy
+	before func()
 	noGrad []nn.NamedParam
 }
 
 // remember notes the state before a training run. Gradients that exist are not copied.
 func (s *Stage) remember() {
-	s.before.Take(s.buffers)
+	s.before = nn.CopyBuffers(s.buffers)
 	s.noGrad = s.noGrad[:0]
 	for _, p := range s.trained {
 		if p.Exists() && !p.Owner().Tensor().HasGrad() {
@@ -48,7 +48,7 @@ func (s *Stage) remember() {
 }
 
 func (s *Stage) restore() {
-	s.before.Restore()
+	s.before()
 	for _, p := range s.noGrad {
 		p.Owner().Tensor().SetGradOf(nil)
 	}
@@ -109,7 +109,7 @@ func (p *Pipe) cut() error {
 		p.stages = append(p.stages, s)
 	}
 	connect(p.stages, p.routes)
-	p.modes = nn.ModesOf(p.model)
+	p.modes = nn.Modes(p.model)
 	return p.updateStages()
 }
 
@@ -149,7 +149,8 @@ func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segmen
 func (p *Pipe) updateModes() error {
 	p.modesMu.Lock()
 	defer p.modesMu.Unlock()
-	if !p.modes.Changed() {
+	was := p.modes
+	if p.modes = nn.Modes(p.model); slices.Equal(was, p.modes) {
 		return nil
 	}
 	for _, s := range p.stages {

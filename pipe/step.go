@@ -104,7 +104,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	r.wanted = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
-			r.deferred = append(r.deferred, nn.NewDeferred())
+			r.deferred = append(r.deferred, new(nn.Deferred))
 		}
 	}
 	return r, nil
@@ -138,7 +138,6 @@ func (r *run) open(plan *prepared) {
 	}
 }
 
-// bind prepares the executions of a stage's micro-batches for a segment.
 func (r *run) bind(stage int, s *segment.Segment) {
 	for i := range r.states[stage] {
 		context := func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) }
@@ -221,7 +220,6 @@ type skipState struct {
 	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
-// tieState is the gradient, on a stage, of a parameter that several stages use.
 type tieState struct {
 	later *torch.Tensor // sum over the uses on later stages
 	back  *torch.Tensor // later and the uses on this stage, until it is sent

@@ -11,10 +11,9 @@ import (
 	"penstock.example/torch"
 )
 
-// eachMove calls a function for each value that moves between the stage of an action and its peer, in
-// the order of a parcel. The output comes first, if the stages are neighbours, or the gradients of the
-// inputs. Skips and ties follow, in the order of the later stage, or their gradients. Both are given by
-// their index on the earlier stage and on the later one.
+// eachMove calls a function for each value that moves between the stage of an action and its peer, or for
+// its gradient, in the order of a parcel: the output, if the stages are neighbours, then skips and ties in
+// the order of the later stage, by their index on the earlier stage and on the later one.
 func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
 	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
 	if to == from+1 {
@@ -247,21 +246,19 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	free := func() { torch.FreeAll(once) }
 	defer free() // also when a copy fails
 	here := make([]*torch.Tensor, len(once))
-	each := func(f func(i int, t *torch.Tensor)) func() {
-		return func() {
-			for i, t := range once {
-				if t != nil {
-					f(i, t)
-				}
+	each := func(f func(i int, t *torch.Tensor)) {
+		for i, t := range once {
+			if t != nil {
+				f(i, t)
 			}
 		}
 	}
 	if queued {
 		route.Move(p.Ready,
-			each(func(i int, t *torch.Tensor) { here[i] = engine.MemoryLike(c, t) }),
-			each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }), free)
+			func() { each(func(i int, t *torch.Tensor) { here[i] = engine.MemoryLike(c, t) }) },
+			func() { each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }) }, free)
 	} else {
-		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })()
+		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })
 	}
 	for i := range out { // not before: a copy that fails would leave those before it
 		out[i] = c.Keep(here[at[i]])
@@ -272,16 +269,14 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 // begin has the worker's work begin after the queued work of its job's caller. From there to leave
 // nothing waits for a GPU. A device on which even that fails says so again in the next operator.
 func (w *worker) begin() {
-	_ = torch.Try(func() { stream.Begin(w.stream, w.caller()) })
+	_ = torch.Try(func() {
+		caller := w.given
+		if caller == nil {
+			caller = engine.DefaultStream(w.device)
+		}
+		stream.Begin(w.stream, caller)
+	})
 }
 
 // leave blocks until all work of the worker is done. It panics if the work has failed.
 func (w *worker) leave() { stream.End(stream.Host{}, w.stream) }
-
-// caller is the stream on which the caller of a run queues what it makes on the worker's device.
-func (w *worker) caller() stream.Stream {
-	if w.given != nil {
-		return w.given
-	}
-	return engine.DefaultStream(w.device)
-}

@@ -45,7 +45,7 @@ func TestTransparency(t *testing.T) {
 		"products that oneDNN computes, with a last micro-batch of other kernels": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewLinear(72, 96),
-					nn.NewTransformerBlock(96, 4, nn.TransformerConfig{}), nn.NewFlatten(1,
+					nn.NewTransformerBlock(96, 4, 0), nn.NewFlatten(1,
 						-1), nn.NewLinear(40*96, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
@@ -57,7 +57,7 @@ func TestTransparency(t *testing.T) {
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3},
-					nn.Conv2dConfig{Padding: nn.Pair{1, 1}}),
+					nn.ConvConfig{Padding: nn.Pair{1, 1}}),
 					nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16,
 						1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
@@ -106,7 +106,7 @@ func TestTransparencyOfRandomModels(t *testing.T) {
 			threads: rapid.IntRange(1, 2).Draw(t, "threads"),
 		}
 		if rapid.Bool().Draw(t, "sum") {
-			q.loss = nn.CrossEntropy().Sum()
+			q.loss = nn.CrossEntropy(nn.LossConfig{Sum: true})
 		}
 		cfg := pipe.Config{Chunks: chunks, DeferredBatchNorm: q.deferred, Autocast: q.autocast,
 			Threads: q.threads, Seed: seed}
@@ -388,13 +388,13 @@ func (m *randomNet) grow(i, k int) {
 	image := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Reshape(x, -1, 2, 6, 6) })
 	switch k {
 	case 0:
-		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.Conv2dConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
+		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
 	case 1:
 		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
 	case 2:
 		m.add(nn.NewReLU())
 	case 3:
-		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}), nn.NewReLUInPlace()))
+		m.add(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.ConvConfig{}), nn.NewReLUInPlace()))
 	case 4:
 		m.add(nn.NewDropout(0.4))
 	case 5:
@@ -404,9 +404,9 @@ func (m *randomNet) grow(i, k int) {
 	case 7:
 		m.add(nn.NewBasicBlock(2, 2, 1))
 	case 8:
-		m.add(nn.NewLayerNorm([]int64{2, 6, 6}, nn.LayerNormConfig{}))
+		m.add(nn.NewLayerNorm([]int64{2, 6, 6}, nn.NormConfig{}))
 	case 9:
-		m.add(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.Conv2dConfig{}))
+		m.add(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.ConvConfig{}))
 	case 10:
 		m.add(nn.NewSigmoid())
 	case 11:
@@ -420,14 +420,14 @@ func (m *randomNet) grow(i, k int) {
 		}))
 	case 14:
 		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
-			nn.NewMaxPool2d(nn.Square(2), nn.MaxPool2dConfig{})))
+			nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 15:
-		m.add(nn.NewAvgPool2d(nn.Square(3), nn.AvgPool2dConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
+		m.add(nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
 	case 16:
 		m.add(nn.NewSoftmax(1))
 	case 17:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
-			nn.NewTransformerBlock(36, 4, nn.TransformerConfig{Dropout: 0.1}),
+			nn.NewTransformerBlock(36, 4, 0.1),
 			image))
 	case 18, 19:
 		m.stash(k == 19)
@@ -445,28 +445,25 @@ func (m *randomNet) grow(i, k int) {
 		m.freeze()
 	case 25:
 		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2),
-			nn.ConvTranspose2dConfig{Stride: nn.Square(2)}),
-			nn.NewAvgPool2d(nn.Square(2), nn.AvgPool2dConfig{})))
+			nn.ConvConfig{Stride: nn.Square(2)}),
+			nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 26:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
 			nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
 	case 27:
-		m.add(nn.NewGroupNorm(1, 2, nn.GroupNormConfig{}))
+		m.add(nn.NewGroupNorm(1, 2, nn.NormConfig{}))
 	case 28:
-		m.add(nn.NewRMSNorm([]int64{6, 6}, nn.RMSNormConfig{Eps: 1e-3}))
+		m.add(nn.NewRMSNorm([]int64{6, 6}, nn.NormConfig{Eps: 1e-3}))
 	case 29:
 		m.add(nn.NewSiLU())
 	case 30:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, nn.NoMask), image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, false), image))
 	case 31:
 		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two",
 			nn.NewLinearTransposed(6, 6)))
 	case 32:
 		m.add(nn.NewFlatten(2, -1))
-		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return append(xs[:1:1], c.Op("aten::triu", c.Ones(torch.Bool, xs[0].Size(0), 2, 2), 1))
-		}))
-		m.add(nn.NewSelfAttention(36, 4, nn.GivenMask))
+		m.add(nn.NewSelfAttention(36, 4, true))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
 		}))
@@ -538,7 +535,7 @@ func (m *randomNet) freeze() {
 		return
 	}
 	for _, p := range nn.Params(m.last) {
-		p.Freeze()
+		p.SetTrainable(false)
 	}
 }
 

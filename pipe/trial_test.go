@@ -22,7 +22,7 @@ type trial struct {
 	loss    nn.Loss
 	rows    int64
 	steps   int // 0 is 1
-	extras  []nn.Extra
+	extras  map[string]any
 
 	deferred bool
 }
@@ -98,7 +98,7 @@ func (q trial) plain(chunks int, seed uint64) record {
 		in, targets := partsOn(b, d, q.inputs(b)), partsOn(b, d, q.targets(b))
 		var deferred *nn.Deferred
 		if q.deferred {
-			deferred = nn.NewDeferred()
+			deferred = new(nn.Deferred)
 		}
 		total, start := 0.0, int64(0)
 		for i := range m {

@@ -36,9 +36,6 @@ func (f *fault) at(layer, microBatch int, when string) {
 	}
 }
 
-// unlucky tells counting layers to fail, in forward, whatever the fault says.
-var unlucky = nn.NewExtra[int]("unlucky")
-
 // counting counts its runs in a buffer, in place, also those in which running statistics are not to
 // move.
 type counting struct {
@@ -64,7 +61,8 @@ func (l *counting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	}
 	microBatch := c.MicroBatch
 	l.fault.at(l.index, microBatch, when)
-	if layer, ok := unlucky.Lookup(c); ok && layer == l.index && microBatch == 1 {
+	// the extra tells which layer fails in forward, whatever the fault says
+	if layer, ok := c.Extras()["unlucky"].(int); ok && layer == l.index && microBatch == 1 {
 		panic("unlucky")
 	}
 	y := c.Tanh(x)
@@ -483,7 +481,7 @@ func TestFailedRunsBesideOthers(t *testing.T) {
 				for round := range rounds {
 					for _, kind := range []string{"step", "forward", "inference"} {
 						bad := b
-						bad.Extras = []nn.Extra{unlucky.With((g + round) % countingLayers)}
+						bad.Extras = map[string]any{"unlucky": (g + round) % countingLayers}
 						if err := kinds[kind](context.Background(), r.p, bad); err == nil {
 							t.Errorf("%s: %s did not fail", r.name, kind)
 						}

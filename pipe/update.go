@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"penstock.example/group"
+	"penstock.example/internal/gradnorm"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -94,7 +95,7 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 //	                     └────┴─────────┴── all wait for all
 func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (
 	norm float64, err error) {
-	if _, err := optim.ClipFactor(0, maxNorm); err != nil {
+	if _, err := gradnorm.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
 	}
 	leave, err := p.enter(call)
@@ -113,7 +114,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	factor, half := 1.0, false // half says that parameters change
-	norms, prepared := make([][]optim.NamedNorm, len(p.workers)), make([]optim.Update, len(p.workers))
+	norms, prepared := make([][]gradnorm.Norm, len(p.workers)), make([]optim.Update, len(p.workers))
 	var failed *UpdateError // the first failure
 	// tell tells all processes that the phase has ended, or failed, on all workers of this one.
 	phase := func(do func(worker int, c *torch.Ctx) error, tell func(failed error) error) {
@@ -132,13 +133,13 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	alone := func(failed error) error { return failed }
 	if !math.IsInf(maxNorm, 1) {
 		phase(func(worker int, c *torch.Ctx) error {
-			norms[worker] = optim.SquaredNorms(c, p.paramsOf(worker))
+			norms[worker] = gradnorm.Squared(c, p.paramsOf(worker))
 			return nil
 		}, func(failed error) error {
 			all, err := p.meetNorms(ctx, slices.Concat(norms...), failed)
 			if err == nil {
-				norm = optim.GlobalNorm(all) / scale
-				factor, err = optim.ClipFactor(norm, maxNorm)
+				norm = gradnorm.Global(all) / scale
+				factor, err = gradnorm.ClipFactor(norm, maxNorm)
 				factor /= scale
 			}
 			return err
@@ -155,7 +156,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	}
 	if half = failed == nil; half {
 		phase(func(worker int, c *torch.Ctx) error {
-			c.Unlimited(func() { optim.Scale(c, p.paramsOf(worker), factor) })
+			c.Unlimited(func() { gradnorm.Scale(c, p.paramsOf(worker), factor) })
 			prepared[worker].Apply()
 			return nil
 		}, alone)
@@ -181,8 +182,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	return norm, failed // all know
 }
 
-// meetNorms gives all processes the norms of all.
-func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed error) ([]optim.NamedNorm,
+func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm,
 	error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
@@ -192,16 +192,15 @@ func (p *Pipe) meetNorms(ctx context.Context, own []optim.NamedNorm, failed erro
 	if err != nil {
 		return nil, err
 	}
-	var out []optim.NamedNorm
+	var out []gradnorm.Norm
 	for _, part := range ofMine(p.cfg, all) { // the replicas have the same
 		for name, bits := range part {
-			out = append(out, optim.NamedNorm{Name: name, Squared: math.Float64frombits(bits)})
+			out = append(out, gradnorm.Norm{Name: name, Squared: math.Float64frombits(bits)})
 		}
 	}
 	return out, nil
 }
 
-// paramsOf lists the parameters of a worker's stages.
 func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
 	for _, s := range p.stages {
 		if s.worker == worker && s.Here {

@@ -228,8 +228,8 @@ func TestAutocast(t *testing.T) {
 func TestFrozen(t *testing.T) {
 	c := deviceCtx(t)
 	first := nn.NewLinear(16, 4)
-	first.Weight.Freeze()
-	first.Bias.Freeze()
+	first.Weight.SetTrainable(false)
+	first.Bias.SetTrainable(false)
 	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()),
 		profile.Config{Device: c.Device(), BytesOnly: true}, vectors(c))
 	// batch norm saves its output

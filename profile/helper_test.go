@@ -66,7 +66,7 @@ var networks = []struct {
 	}, vectors},
 	{"views, in place, dropout", func() *nn.Sequential {
 		return nn.NewSequential(
-			nn.NewConv2d(2, 4, nn.Square(3), nn.Conv2dConfig{Padding: nn.Square(1)}), nn.NewBatchNorm2d(4,
+			nn.NewConv2d(2, 4, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}), nn.NewBatchNorm2d(4,
 				nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 			nn.NewFlatten(1, -1), nn.NewLinear(4*36, 12), nn.NewDropout(0.3), nn.NewReLUInPlace(),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) }),
@@ -78,7 +78,7 @@ var networks = []struct {
 	}, images},
 	{"tokens", func() *nn.Sequential {
 		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}),
-			nn.NewLayerNorm([]int64{8}, nn.LayerNormConfig{}), nn.NewLinear(8, 11))
+			nn.NewLayerNorm([]int64{8}, nn.NormConfig{}), nn.NewLinear(8, 11))
 	}, tokens},
 	{"tuples", func() *nn.Sequential {
 		pair := func() nn.Layer {

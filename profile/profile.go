@@ -40,7 +40,7 @@ type Config struct {
 	// at least 2, if passes take long.
 	Repeats  int
 	Seed     uint64
-	Extras   []nn.Extra     // batch values that are not tensors
+	Extras   map[string]any // batch values that are not tensors
 	Autocast torch.Autocast // the type of forwards, as in a pipe
 	// Clock times runs, as the difference of two readings, one layer at a time. Nil is the processor
 	// time of the thread for one thread on a CPU, events on a GPU, and else the time of day.

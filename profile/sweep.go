@@ -235,7 +235,7 @@ func (w *sweep) forward(st *stage, i int) {
 // to them. last is called after the repetition.
 func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (
 	peaks [remat.ForwardRuns]int64) {
-	w.deferred = nn.NewDeferred()
+	w.deferred = new(nn.Deferred)
 	defer w.deferred.Free()
 	var first reading
 	for run := range remat.ForwardRuns {

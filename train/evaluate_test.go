@@ -128,7 +128,7 @@ func TestEvaluateRegression(t *testing.T) {
 	p := must.Get(pipe.New(model, pipe.Config{Balance: []int{1, 1}, Chunks: 2}))(t)
 	defer p.Close()
 	e, err := train.Evaluate(context.Background(), p, set,
-		train.EvaluateConfig{Batch: 2, Loss: nn.MSE().Sum()})
+		train.EvaluateConfig{Batch: 2, Loss: nn.MSE(nn.LossConfig{Sum: true})})
 	if err != nil || e.Accuracy != nil || *e.MSE != 5.0/3 || *e.Loss != 5 {
 		t.Errorf("%+v, %v", e, err)
 	}

@@ -69,9 +69,8 @@ type Loop struct {
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	batches       []data.Batch  // of the step that is read, runs, or has failed and is to be taken again
-	from          data.Position // of the first of them
-	buffersBefore nn.BufferCopy // the step that runs
+	batches []data.Batch  // of the step that is read, runs, or has failed and is to be taken again
+	from    data.Position // of the first of them
 }
 
 // Hook is told of a step that was taken.
@@ -260,10 +259,10 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	for _, d := range l.Pipe.Devices() {
 		d.ResetPeak()
 	}
-	l.buffersBefore.Take(nn.Buffers(l.Pipe.Model()))
+	restore := nn.CopyBuffers(nn.Buffers(l.Pipe.Model()))
 	defer func() {
 		if err != nil {
-			l.buffersBefore.Restore()
+			restore()
 			nn.ZeroGrads(l.Pipe.Model())
 		}
 	}()

@@ -281,8 +281,8 @@ func TestAccumulateIsOneBatch(t *testing.T) {
 				s, closer := newRig(t, setup{balance: balance, batch: batch, chunks: chunks, accumulate: n,
 					optimizer: "adam", config: optim.Config{LR: 0.01}})
 				defer closer()
-				s.Steps, s.ClipNorm, s.LRSchedule = int64(samples/(row.batch*row.n)), 0.3,
-					optim.Linear(0.1, 0.2, 3)
+				s.Steps, s.ClipNorm = int64(samples/(row.batch*row.n)), 0.3
+				s.LRSchedule = func(step int) float64 { return 0.1 + 0.03*float64(step) }
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
 					losses = append(losses, i.Loss)
 					all += fmt.Sprintln(i.Step, i.Epoch, i.LR, i.GradNorm, i.Samples)

@@ -7,8 +7,8 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/gradnorm"
 	"penstock.example/nn"
-	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/plan"
 )
@@ -83,7 +83,7 @@ func (l *Loop) updateBytes() (list []plan.Update) {
 		}
 		need := l.Optimizer.Need(params)
 		if l.ClipNorm > 0 {
-			need.Scratch = max(need.Scratch, optim.NormNeed(d, params))
+			need.Scratch = max(need.Scratch, gradnorm.Need(d, params))
 		}
 		u.Bytes += need.State + need.Scratch
 		counted := map[*nn.Param]bool{} // stages of a device share tied parameters

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"penstock.example/group"
 	"penstock.example/nn"
@@ -215,7 +216,8 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 		err = c.read(optimizerKind, func(tensors []safetensors.Tensor) error {
 			var saved []optim.SavedTensor
 			for _, t := range tensors {
-				if _, ok := here[optim.StateTensor{Name: t.Name}.Param()]; !ok {
+				_, param, _ := strings.Cut(t.Name, ".") // after the kind of state
+				if _, ok := here[param]; !ok {
 					continue
 				}
 				dtype, err := torch.DTypeOfFile(t.DType)

@@ -75,7 +75,9 @@ func TestResumeIsBitEqual(t *testing.T) {
 				check(t)
 				o.devices = torchtest.Devices(3)
 				whole, closer := newRig(t, o)
-				whole.Steps, whole.ClipNorm, whole.LRSchedule = steps, 1, optim.Cosine(o.config.LR, 0, steps)
+				whole.Steps, whole.ClipNorm = steps, 1
+				whole.LRSchedule = must.Get(optim.NewSchedule("cosine", optim.ScheduleConfig{
+					LR: o.config.LR, TotalSteps: steps}))(t)
 				whole.run(t)
 				want := sumOf(whole.model)
 				closer()

@@ -114,7 +114,7 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 		}
 	}
 	for _, t := range o.State() {
-		if !foreign[t.Param()] {
+		if !foreign[t.Param] {
 			states = append(states, torch.FileTensor(t.Name, t.Tensor))
 		}
 	}

@@ -49,13 +49,11 @@ parameters, gradients, the optimizer's state, and activations.`,
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
-	word(s, &f.by, "by", "time", "what is to be even: `time` of a micro-batch, or size in memory", "time",
-		"size")
+	word(s, &f.by, "by", "time", "what is to be even: `time`, or size in memory", "time", "size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last",
-		"`POLICY` of recomputing activations: never, except_last, always or optimal; or a list with one for "+
-			"each stage")
+		"`POLICY` of recomputing: never, except_last, always or optimal; or a list with one for each stage")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	f.register(s, 1)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -15,7 +15,6 @@ import (
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/disk"
-	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -62,7 +61,7 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	o := runOptions{trainFlags: f, startup: startup{getenv: getenv, flags: s}}
 	o.anyThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
-		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkDevices, o.checkOptimizer, o.checkPairs,
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkOptimizer, o.checkPairs,
 	} {
 		if err := check(s); err != nil {
 			return runOptions{}, err
@@ -105,16 +104,11 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 			return badUsage("--%s %s: it needs %s", pair.flag, value, pair.needs)
 		}
 	}
-	if o.planned != "" && (o.limit > 0 || o.bytes != nil) && o.accumulate > 1 {
-		return badUsage("--accumulate %d: --plan %s with a limit does not count gradients between "+
-			"batches; want --checkpoint optimal instead of --plan", o.accumulate, o.planned)
-	}
 	o.weights.rules.Rename = nil
 	for _, text := range o.weights.rename {
 		r, err := nn.ParseRename(text)
 		if err != nil {
-			return badUsage("--init-rename %q: want OLD=NEW, parts of names with dots between them; module= "+
-				"takes a prefix off", text)
+			return badUsage("--init-rename %s", message(err))
 		}
 		o.weights.rules.Rename = append(o.weights.rules.Rename, r)
 	}
@@ -130,17 +124,12 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	if err := o.checkSchedule(s); err != nil {
 		return err
 	}
-	all, cut, asked := len(model.Layers()), o.config, fmt.Sprintf("--stages %d", o.stages/o.virtual)
-	if o.grouped && !s.Changed("stages") {
-		asked += fmt.Sprintf(", one for each of %d processes", o.member.Size)
-	}
-	if o.virtual > 1 {
-		asked += fmt.Sprintf(" with %d on each device", o.virtual)
-	}
+	all, cut := len(model.Layers()), o.config
 	switch {
 	case s.Changed("balance"):
 	case o.stages > all:
-		return badUsage("%s: %s has %d layers; want at most as many stages", asked, o.modelName, all)
+		return badUsage("--stages: %d are more than the %d layers of %s; want fewer stages, processes, or "+
+			"stages on each device", o.stages, all, o.modelName)
 	default: // any cut: that by time is still to be found
 		cut.Balance = append(slices.Repeat([]int{1}, o.stages-1), all-o.stages+1)
 		if o.stages == 1 {
@@ -176,10 +165,9 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 	o.update.Momentum = momentumOf(s, o.optimizerName, o.update.Momentum)
 	o.update.Groups = nil
 	for _, text := range o.groups {
-		g, ok := readGroup(text)
-		if !ok {
-			return badUsage("--group %q: want PATTERN:scale=X,weight-decay=W with one of the two or both, "+
-				"finite and not negative, such as '*.bias:weight-decay=0'", text)
+		g, err := readGroup(text)
+		if err != nil {
+			return err
 		}
 		o.update.Groups = append(o.update.Groups, g)
 	}
@@ -192,23 +180,23 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 }
 
 // readGroup reads a group of parameters. A scale of 0 is refused: --train-only freezes parameters.
-func readGroup(text string) (g optim.Group, ok bool) {
+func readGroup(text string) (g optim.Group, err error) {
 	i := strings.LastIndexByte(text, ':')
-	rate := func(set func(float64)) func(string) error {
-		return func(text string) error {
-			x, err := strconv.ParseFloat(text, 64)
-			if set(x); err == nil && (x < 0 || math.IsInf(x, 0) || math.IsNaN(x)) {
-				err = strconv.ErrRange
-			}
-			return err
+	for setting := range strings.SplitSeq(text[i+1:], ",") {
+		name, number, _ := strings.Cut(setting, "=")
+		x, err := strconv.ParseFloat(number, 64)
+		switch {
+		case err == nil && name == "scale" && x != 0:
+			g.Scale = x
+		case err == nil && name == "weight-decay":
+			g.WeightDecay = &x
+		default:
+			return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W with one of the two or "+
+				"both, such as '*.bias:weight-decay=0'", text)
 		}
 	}
-	err := setting.Set("a group", []setting.Setting{
-		{Name: "scale", Value: rate(func(x float64) { g.Scale = x })},
-		{Name: "weight-decay", Value: rate(func(x float64) { g.WeightDecay = &x })},
-	}, []string{text[i+1:]})
 	g.Params = text[:max(i, 0)]
-	return g, err == nil && i > 0 && (g.Scale > 0 || !strings.Contains(text[i:], "scale="))
+	return g, nil
 }
 
 // momentumOf is --momentum, or the usual one where it is left out.
@@ -236,11 +224,6 @@ func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error
 		if o.scheduleSteps > 0 {
 			config.TotalSteps = o.scheduleSteps
 		}
-		if config.TotalSteps <= o.warmup {
-			return nil, train.Choice{}, badUsage("--warmup %d: the %s schedule has only %d steps; want a "+
-				"shorter warm-up, or "+
-				"more --steps, --epochs or --schedule-steps", o.warmup, o.lrSchedule, config.TotalSteps)
-		}
 		settings["schedule-steps"] = config.TotalSteps
 	}
 	s, err := optim.NewSchedule(o.lrSchedule, config)
@@ -250,26 +233,17 @@ func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error
 // checkSchedule finds the schedule of the pipeline and places the stages on devices. Afterwards o.stages
 // counts the stages of all devices, and o.virtual the stages of one device.
 func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
-	name := o.schedule
-	if name == "" {
-		name = "gpipe"
-	}
-	named, err := schedule.Named(name)
+	named, err := schedule.Named(cmp.Or(o.schedule, "gpipe"))
 	if err != nil {
 		return o.readProgram(s, err)
 	}
-	if o.virtual == 0 {
-		o.virtual = named.Usual()
-	}
+	o.virtual = cmp.Or(o.virtual, named.Usual())
 	switch n := len(o.config.Balance); {
-	case !s.Changed("balance"):
+	case n == 0:
 		o.stages *= o.virtual
-	case n%o.virtual != 0:
-		return badUsage("--balance %s: %d stages are not %d on each device; want a multiple of %[3]d",
-			numbers(o.config.Balance), n, o.virtual)
-	case s.Changed("stages") && n != o.stages*o.virtual:
-		return badUsage("--stages %d and --balance %s, which has %d: want %d, or one of the two left out",
-			o.stages, numbers(o.config.Balance), n, o.stages*o.virtual)
+	case n%o.virtual != 0 || s.Changed("stages") && n != o.stages*o.virtual:
+		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out or for "+
+			"these", numbers(o.config.Balance), n, o.virtual)
 	default:
 		o.stages = n
 	}
@@ -289,37 +263,30 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 // readProgram reads the program in the file that --schedule names. unknown says that no schedule has
 // this name.
 func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
-	refuse := func(format string, args ...any) error {
-		return badUsage("--schedule %s: %s", o.schedule, fmt.Sprintf(format, args...))
-	}
 	text, err := disk.Read(o.schedule, disk.MaxJSON)
-	var at *fs.PathError
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return badUsage("--schedule %q: %s, or a file with a program; there is no such file (the learning "+
-			"rate's schedule is --lr-schedule)", o.schedule, message(unknown))
-	case errors.Is(err, disk.ErrNotRegular) && errors.As(err, &at):
-		return refuse("%v; want a schedule's name, such as 1f1b, or a file with a program", at.Err)
-	case err != nil:
-		return err
+	if errors.Is(err, fs.ErrNotExist) {
+		return badUsage("--schedule %q: %s, or a file with a program (the learning rate's schedule is "+
+			"--lr-schedule)", o.schedule, message(unknown))
 	}
-	program, err := schedule.Parse(string(text))
+	var program *schedule.Program
+	if err == nil {
+		program, err = schedule.Parse(string(text))
+	}
 	if err == nil {
 		err = schedule.Check(program)
 	}
 	var found schedule.Violations
-	switch {
-	case errors.As(err, &found):
-		return refuse("the program cannot run: %v; penstock schedule check lists all that is wrong", found[0])
-	case err != nil:
-		return refuse("%s", message(err))
+	if errors.As(err, &found) {
+		err = fmt.Errorf("%w; penstock schedule check lists all that is wrong", found[0])
+	}
+	if err != nil {
+		return badUsage("--schedule %s: %s", o.schedule, message(err))
 	}
 	devices := len(program.Workers)
 	if n := len(o.config.Balance); o.virtual > 0 || s.Changed("stages") && o.stages != devices ||
-		s.Changed("balance") && n != program.Stages {
-		return refuse("the program is for %d stages on %d devices; want --virtual left out, and --stages "+
-			"and "+
-			"--balance left out or for these", program.Stages, devices)
+		n > 0 && n != program.Stages {
+		return badUsage("--schedule %s: the program is for %d stages on %d devices; want --virtual left out, "+
+			"and --stages and --balance left out or for these", o.schedule, program.Stages, devices)
 	}
 	o.program, o.stages, o.virtual = program.String(), program.Stages, max(program.Stages/devices, 1)
 	if !s.Changed("chunks") {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -92,7 +93,8 @@ tensors with their types, shapes and sizes. Only state.json is read.
 			var recipe bytes.Buffer
 			json.Indent(&recipe, c.Recipe, "", "  ") // it was read from JSON
 			fmt.Fprintf(w, "checkpoint\t%s\nstep\t%d\nposition\tbatch %d of epoch %d is next, both "+
-				"counted from 0\n\nrecipe: %s\n\n", c.Path, c.Step, c.Position.Batch, c.Position.Epoch, &recipe)
+				"counted from 0\n\nrecipe: %s\n\n", c.Path, c.Step, c.Position.Batch, c.Position.Epoch,
+				&recipe)
 			row(w, "FILE", "BYTES", "TENSORS", "SHA256")
 			files := slices.Sorted(maps.Keys(c.Files))
 			for _, name := range files {
@@ -145,6 +147,7 @@ If a file is missing or damaged the exit code is 1.
 func newExport() *cobra.Command {
 	types := map[string]safetensors.DType{"float16": safetensors.F16, "bfloat16": safetensors.BF16,
 		"float32": safetensors.F32, "float64": safetensors.F64}
+	names := slices.Sorted(maps.Keys(types))
 	var out, dtype string
 	var best bool
 	cmd := &cobra.Command{
@@ -193,8 +196,7 @@ The files are checked first: of a damaged model nothing is written.
 	s := cmd.Flags()
 	s.SortFlags = false
 	path(s, &out, "out", "`FILE` to write, such as model.safetensors")
-	word(s, &dtype, "dtype", "", "`TYPE` of floating-point numbers: float16, bfloat16, float32 or float64 "+
-		"(default: as they were trained)", slices.Sorted(maps.Keys(types))...)
+	word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
 	bestFlag(s, &best)
 	return cmd
 }

@@ -60,6 +60,7 @@ func overLimit(err error) error {
 // field, or of its last part.
 var optionOf = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
+	"Groups": "group",
 
 	"schedule.name": "lr-schedule", "model.name": "model", "data.name": "data", "optimizer.name": "optimizer",
 	"model.settings.classes": "data", "model.settings.channels": "data", "model.settings.size": "data",

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
-	"penstock.example/internal/system"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
 )
@@ -45,20 +43,21 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train (also what --validate holds out), or all",
-		partTest, "train", "all")
+	word(s, &part, "part", partTest, "`PART` of the data: test, train or all", partTest, "train", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		var set data.Dataset
 		t, err := f.open(cmd, args[0], func(t *trained) error {
-			training, test, err := openData(cmd, t, &of)
+			sets, err := openData(cmd, t, &of)
 			if err != nil {
 				return err
 			}
-			set = map[string]data.Dataset{partTest: test, "train": training}[part]
-			if part == "all" {
-				set = data.Join(training, test)
+			switch set = sets.test; part {
+			case "train":
+				set = sets.training
+			case "all":
+				set = data.Join(sets.training, sets.test)
 			}
 			return fitsTrained(set.Info(), t.recipe.Samples)
 		})
@@ -97,7 +96,7 @@ type evalLine struct {
 }
 
 // openData opens the data of flags. What they leave out is as in the run, unless they name other data.
-func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data.Dataset, err error) {
+func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err error) {
 	if s := cmd.Flags(); !s.Changed("data") {
 		var run struct {
 			Data     string
@@ -107,11 +106,10 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data
 		}
 		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
 		if _, err = toml.DecodeFile(file, &run); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, badUsage("--data is needed: there is no %s, which would say what the run was "+
-				"trained on", file)
+			err = errors.New("there is none")
 		}
 		if err != nil {
-			return nil, nil, badUsage("%s: %w", file, err)
+			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
 		}
 		if f.dataName = run.Data; !s.Changed("data-dir") {
 			f.dataDir = run.Dir
@@ -125,12 +123,10 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (training, test data
 	}
 	of := modelFlags{modelName: t.recipe.Model.Name, dataFlags: *f}
 	if err := of.check(cmd.Flags()); err != nil {
-		return nil, nil, err
+		return sets, err
 	}
 	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
-	training, test, err = data.Open(of.dataName, of.dataDir, of.data)
-	system.TrimProcess() // reading took more than what was read
-	return training, test, ofData(err)
+	return of.open()
 }
 
 // fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.
@@ -261,7 +257,7 @@ func (f *predictFlags) openTokenizer(run train.Recipe) (err error) {
 func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
 	info := inputs.Info()
 	line.File, line.Row = inputs.Source(i)
-	if slices.ContainsFunc(output, func(x float32) bool { return !(math.Abs(float64(x)) <= math.MaxFloat32) }) {
+	if slices.ContainsFunc(output, func(x float32) bool { return x-x != 0 }) { // infinite, or no number
 		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
 			"diverged, or the input is far from what it was trained on", line.File, line.Row)
 	}

@@ -77,8 +77,7 @@ func TestEval(t *testing.T) {
 	if err := os.Remove(filepath.Join(out, configName)); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: there is no "+
-		filepath.Join(out, configName))
+	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: "+filepath.Join(out, configName))
 	if err := os.Truncate(filepath.Join(saved, "model-00002-of-00002.safetensors"), 100); err != nil {
 		t.Fatal(err)
 	}

@@ -111,31 +111,6 @@ func TestOutputsToDevices(t *testing.T) {
 	}
 }
 
-// What flags cannot have is said, once, before the first step.
-func TestChangesAreTold(t *testing.T) {
-	for _, row := range []struct {
-		args []string
-		want []string
-	}{
-		{with(small, "--steps", "1", "--batch", "100000"),
-			[]string{"--batch 100000: there are 1024 samples to train with, so each step takes all of " +
-				"them\n"}},
-		{with(small, "--steps", "1", "--batch", "3"),
-			[]string{"--chunks 4: a batch has 3 samples, so it is cut into 3 micro-batches\n"}},
-		{with(small, "--steps", "1", "--batch", "4"), nil},
-	} {
-		r := must(t, with(row.args, "--format", "json")...)
-		if row.want == nil && r.stderr != "" {
-			t.Errorf("%q: stderr %q", row.args, r.stderr)
-		}
-		for _, want := range row.want {
-			if strings.Count(r.stderr, want) != 1 {
-				t.Errorf("%q: stderr %q, want %q once", row.args, r.stderr, want)
-			}
-		}
-	}
-}
-
 // TestFoldersThatAreNotThere: a file that cannot be written because its folder is not there is refused by
 // its own name before anything is read or measured, and no folder is made.
 func TestFoldersThatAreNotThere(t *testing.T) {

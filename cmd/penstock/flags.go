@@ -87,7 +87,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage (default: even by measured time)",
 		integer)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", device)
+		"cpu:0,cpu:1,...)", torch.ParseDevice)
 	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
 	path(s, &f.schedule, "schedule", "`NAME|FILE` of the order in which stages run micro-batches: "+
 		strings.Join(scheduleNames(), ", ")+", or a file with a program (default gpipe)")

@@ -60,7 +60,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	}{
 		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
 		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
-		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads}, {"", j.tellChanges},
+		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads},
 		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
 		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
 		{"", j.serveDashboard},
@@ -115,17 +115,15 @@ func (j *job) close() error {
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	sets, err := j.read()
 	if err != nil {
-		return wrongInput(err)
+		return err
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	o, settings, err := j.fit(info)
+	m, err := j.measured(&info)
 	if err != nil {
 		return err
 	}
-	if j.model, err = models.New(j.modelName, o); err != nil {
-		return j.misfit(err)
-	}
+	j.model = m.Sequential
 	if err := freeze(j.model, j.weights.trainOnly); err != nil {
 		return err
 	}
@@ -149,7 +147,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		optimizer["group"] = j.groups
 	}
 	j.recipe = train.Recipe{
-		Model:     train.Choice{Name: j.modelName, Settings: settings},
+		Model:     train.Choice{Name: j.modelName, Settings: m.chosen},
 		Data:      train.Choice{Name: j.dataName, Settings: described},
 		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
 		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
@@ -160,13 +158,11 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.accumulate > 1 {
 		j.recipe.Accumulate = j.accumulate
 	}
-	params := nn.Params(j.model)
 	for _, g := range j.update.Groups {
-		if !slices.ContainsFunc(params, func(p nn.NamedParam) bool { return nn.Match(g.Params, p.Name) }) {
-			return badUsage("--group %v: no parameter of %s has such a name, of which there are %d "+
-				"from %s to "+
-				"%s; want a pattern of some",
-				g, j.modelName, len(params), params[0].Name, params[len(params)-1].Name)
+		if !slices.ContainsFunc(nn.Params(j.model), func(p nn.NamedParam) bool {
+			return nn.Match(g.Params, p.Name)
+		}) {
+			return badUsage("--group %v: no parameter of %s has such a name", g, j.modelName)
 		}
 	}
 	return nil
@@ -190,10 +186,8 @@ func (o *runOptions) splitValidation(training data.Dataset) (kept, heldOut data.
 	if o.validate == "" || o.validate == partTest {
 		return training, nil, nil
 	}
-	share, err := strconv.ParseFloat(o.validate, 64)
-	if err == nil {
-		kept, heldOut, err = data.Split(training, share, o.config.Seed)
-	}
+	share, _ := strconv.ParseFloat(o.validate, 64) // a number, as the flag was read
+	kept, heldOut, err = data.Split(training, share, o.config.Seed)
 	if err != nil {
 		err = fmt.Errorf("--validate %s: %w", o.validate, err)
 	}
@@ -210,23 +204,6 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	}
 	j.schedule, j.recipe.LRSchedule, err = j.scheduled(j.last)
 	return err
-}
-
-// tellChanges prints how a run differs from its flags, because of the data or of other flags, and
-// from the run that saved the checkpoint.
-func (j *job) tellChanges(_ context.Context, stderr io.Writer) error {
-	rows := j.batch
-	if n := j.training.Len(); rows > n {
-		fmt.Fprintf(stderr, "--batch %d: there are %d samples to train with, so each step takes all of "+
-			"them\n", rows, n)
-		rows = n
-	}
-	if j.config.Chunks > rows {
-		fmt.Fprintf(stderr, "--chunks %d: a batch has %d samples, so it is cut into %[2]d micro-batches\n",
-			j.config.Chunks, rows)
-	}
-	j.tellResumed(stderr)
-	return nil
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {

@@ -58,10 +58,6 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchedBy is the environment variable in which a process finds the command line of launch, to say
-// how to go on.
-const launchedBy = "PENSTOCK_LAUNCHED_BY"
-
 // launchRun starts the processes with the command line of train, and again after failures.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	if slices.Contains(train, "--help") || slices.Contains(train, "-h") {
@@ -84,8 +80,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
 				restart, restarts)
 		}}
-	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()),
-		launchedBy+"="+shellQuoted(os.Args))
+	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()))
 	for rank := range processes {
 		environment := slices.Clone(common)
 		for name, value := range rankEnvironment(rank, processes, port.Number) {

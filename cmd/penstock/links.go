@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,24 +20,30 @@ import (
 // trips is how many transfers of few bytes and of many are timed on a link. The shortest count.
 const trips = 10
 
-// timeTrips makes a link of the times of trips with few and with many bytes.
-func timeTrips(c *torch.Ctx, bytes int, trip func(*torch.Tensor) (time.Duration, error)) (plan.Link, error) {
-	var least [2]time.Duration
-	for i, numbers := range []int{1, bytes / 4} {
-		t := c.Zeros(torch.Float32, int64(numbers))
-		c.Synchronize()
-		for k := range trips {
-			took, err := trip(t)
-			if err != nil {
-				return plan.Link{}, err
-			}
-			if k == 0 || took < least[i] {
-				least[i] = max(took, time.Nanosecond)
+// timeTrips makes a link of the times of trips with few and with many bytes that are on a device.
+func timeTrips(on torch.Device, bytes int, trip func(*torch.Tensor) (time.Duration, error)) (l plan.Link,
+	err error) {
+	c := torch.NewCtx(torch.Options{Device: on})
+	defer c.Close()
+	failed := torch.Try(func() {
+		var least [2]time.Duration
+		for i, numbers := range []int{1, bytes / 4} {
+			t := c.Zeros(torch.Float32, int64(numbers))
+			c.Synchronize()
+			for k := range trips {
+				var took time.Duration
+				if took, err = trip(t); err != nil {
+					return
+				}
+				if k == 0 || took < least[i] {
+					least[i] = max(took, time.Nanosecond)
+				}
 			}
 		}
-	}
-	return plan.Link{Latency: least[0],
-		Bandwidth: float64(bytes) / max(least[1]-least[0], time.Microsecond).Seconds()}, nil
+		l = plan.Link{Latency: least[0],
+			Bandwidth: float64(bytes) / max(least[1]-least[0], time.Microsecond).Seconds()}
+	})
+	return l, cmp.Or(failed, err)
 }
 
 // slower returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
@@ -49,18 +56,10 @@ func slower(a, b plan.Link) plan.Link {
 
 // measureLinks returns the slowest link between a process and the next. All members of the group call it.
 func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
 	for first := range g.Size() - 1 {
 		var mine plan.Link
-		var failed error
-		err := torch.Try(func() {
-			if own := g.Rank() - first; own == 0 || own == 1 {
-				mine, failed = timeLink(c, g, first+1-own, own == 0)
-			}
-		})
-		if err == nil {
-			err = failed
+		if own := g.Rank() - first; own == 0 || own == 1 {
+			mine, err = timeLink(g, first+1-own, own == 0)
 		}
 		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to the next", first), mine, err)
 		if err != nil {
@@ -71,62 +70,49 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err e
 	return slowest, nil
 }
 
-// timeLink times the link to a member, which answers each transfer with few bytes. The latency is half of
-// the shortest round trip.
-func timeLink(c *torch.Ctx, g *group.Group, peer int, asks bool) (plan.Link, error) {
-	wait := func(w link.Work, err error) error {
-		if err != nil {
-			return err
-		}
-		return w.Wait()
+// timeLink times half of each round trip to a member and back.
+func timeLink(g *group.Group, peer int, asks bool) (plan.Link, error) {
+	turns := []func(*torch.Tensor, int, int) (link.Work, error){g.Send, g.Receive}
+	if !asks {
+		slices.Reverse(turns)
 	}
-	answer := c.Zeros(torch.Float32, 1)
-	l, err := timeTrips(c, 2<<20, func(t *torch.Tensor) (time.Duration, error) {
+	return timeTrips(torch.CPU(0), 2<<20, func(t *torch.Tensor) (time.Duration, error) {
 		began := time.Now()
-		if !asks {
-			if err := wait(g.Receive(t, peer, 0)); err != nil {
+		for _, turn := range turns {
+			w, err := turn(t, peer, 0)
+			if err == nil {
+				err = w.Wait()
+			}
+			if err != nil {
 				return 0, err
 			}
-			return time.Since(began), wait(g.Send(answer, peer, 0))
 		}
-		if err := wait(g.Send(t, peer, 0)); err != nil {
-			return 0, err
-		}
-		err := wait(g.Receive(answer, peer, 0))
-		return time.Since(began), err
+		return time.Since(began) / 2, nil
 	})
-	l.Latency /= 2
-	return l, err
 }
 
 // measureCopies is what copies between each two devices of this process take. The slowest counts for all.
 func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
-	err = torch.Try(func() {
-		for i, to := range devices {
-			for _, from := range devices[:i] {
-				slowest = slower(slowest, timeCopies(from, to))
+	for i, to := range devices {
+		for _, from := range devices[:i] {
+			l, err := timeTrips(from, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
+				target := torch.NewCtx(torch.Options{Device: to})
+				defer target.Close()
+				start := engine.Now(target)
+				defer start.Free()
+				target.CopyHere(t)
+				end := engine.Now(target)
+				defer end.Free()
+				target.Synchronize()
+				return end.Since(start), nil
+			})
+			if err != nil {
+				return slowest, err
 			}
+			slowest = slower(slowest, l)
 		}
-	})
-	return slowest, err
-}
-
-// timeCopies times copies from one device to another.
-func timeCopies(from, to torch.Device) plan.Link {
-	source, target := torch.NewCtx(torch.Options{Device: from}), torch.NewCtx(torch.Options{Device: to})
-	defer source.Close()
-	defer target.Close()
-	l, _ := timeTrips(source, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
-		start := engine.Now(target)
-		defer start.Free()
-		target.CopyHere(t)
-		end := engine.Now(target)
-		defer end.Free()
-		target.Synchronize()
-		target.Close()
-		return end.Since(start), nil
-	})
-	return l
+	}
+	return slowest, nil
 }
 
 // deviceNames is devices as --devices takes them.

@@ -12,11 +12,12 @@ import (
 	"penstock.example/train"
 )
 
-// measuredModel is a model that a verb measures on made-up samples. Its weights do not exist yet.
+// measuredModel is a model for samples. Its weights do not exist yet.
 type measuredModel struct {
 	*nn.Sequential
 	options models.Options
-	samples data.Info // what it reads, and what it is to answer
+	chosen  map[string]any // of them, for the recipe
+	samples data.Info      // what it reads, and what it is to answer
 }
 
 // measured makes the model of flags that have been checked, for these samples, or without any for those that
@@ -26,7 +27,7 @@ func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 		samples = f.usualSamples()
 	}
 	m.samples = *samples
-	if m.options, _, err = f.fit(m.samples); err != nil {
+	if m.options, m.chosen, err = f.fit(m.samples); err != nil {
 		return m, err
 	}
 	if m.Sequential, err = models.New(f.modelName, m.options); err != nil {

@@ -53,9 +53,9 @@ func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
 // so, as bits depend on it.
 var fewMicroBatches int64 = 100
 
-// chooseThreads chooses the threads of each device for --threads all, or if --threads is left out: the
-// number of the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all are
-// asked for, or if it is clearly faster than one. All processes use the same number.
+// chooseThreads chooses the threads of each device for --threads all, or without --threads: the number
+// of the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all
+// are asked for, or if it is clearly faster than one. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
 		return nil

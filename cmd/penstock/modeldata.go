@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 )
 
@@ -106,6 +107,16 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	return nil
 }
 
+// datasets are what a data set has to train and to test with.
+type datasets struct{ training, test data.Dataset }
+
+// open reads the data set. Its errors are usage errors.
+func (f *modelFlags) open() (sets datasets, err error) {
+	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
+	system.TrimProcess() // reading took more than what was read
+	return sets, wrongInput(ofData(err))
+}
+
 // fit returns the model's options as the data and --set make them, and the ones for the recipe: those that
 // were chosen. Its errors are usage errors.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
@@ -159,8 +170,11 @@ func (f *modelFlags) misfit(err error) error {
 // errors are as they are.
 func ofModel(model string, err error) string {
 	var e *models.ConfigError
-	if errors.As(err, &e) && models.SettingName(model, e.Field) != "" {
-		return refused(models.SettingName(model, e.Field), e)
+	settings, _ := models.Settings(model, models.Options{})
+	for _, s := range settings {
+		if errors.As(err, &e) && s.Field == e.Field {
+			return refused(s.Name, e)
+		}
 	}
 	return message(err)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -192,13 +191,6 @@ func (r *reporter) memory(bytes []int64) string {
 	return strings.Join(parts, "  ")
 }
 
-// plainNumber writes a number with that number of digits and no exponent.
-func plainNumber(x float64, digits int) string {
-	// which it has written itself
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', digits, 64), 64)
-	return strconv.FormatFloat(rounded, 'f', -1, 64)
-}
-
 func (r *reporter) done(o doneLine) error {
 	if n := len(r.took); n > 0 {
 		sorted := slices.Sorted(slices.Values(r.took))
@@ -222,8 +214,8 @@ func (r *reporter) done(o doneLine) error {
 		for _, d := range r.took {
 			total += d
 		}
-		line("speed", "%.0f samples/s, %s ms a step (median)", float64(r.samples)/total.Seconds(),
-			plainNumber(*o.StepMedian, 4))
+		line("speed", "%.0f samples/s, %.3f ms a step (median)", float64(r.samples)/total.Seconds(),
+			*o.StepMedian)
 		line("peak memory", "%s", r.memory(r.peaks))
 	}
 	if o.SafeLimitBytes != nil {

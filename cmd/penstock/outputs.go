@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"penstock.example/internal/disk"
@@ -162,12 +163,7 @@ func (o *runOptions) listen() (net.Listener, error) {
 	}
 	listener, err := net.Listen("tcp", o.dashboardAt)
 	if err != nil {
-		var at *net.OpError
-		if errors.As(err, &at) {
-			err = at.Err
-		}
-		return nil, badUsage("--dashboard %s: %v; want an address of this machine with a port that is free, "+
-			"such as 127.0.0.1:0", o.dashboardAt, err)
+		return nil, badUsage("--dashboard %s: %w", o.dashboardAt, err)
 	}
 	return listener, nil
 }
@@ -195,12 +191,7 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 		close(d.over)
 	}()
 	j.measures.writers = append(j.measures.writers, d.live)
-	_, port, _ := net.SplitHostPort(j.listener.Addr().String())
-	host := d.live.Host
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		host = "localhost" // one of the addresses
-	}
-	_, err = fmt.Fprintf(stderr, "dashboard: http://%s/\n", net.JoinHostPort(host, port))
+	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", j.listener.Addr())
 	return err
 }
 
@@ -259,9 +250,15 @@ func (j *job) recordEnd(end error) error {
 	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
 	switch {
 	case errors.Is(end, errInterrupted):
-		ended.How, ended.Why = "interrupted", message(end)
+		ended.How = "interrupted"
 	case end != nil:
-		ended.How, ended.Why = "failed", message(end)
+		ended.How = "failed"
+	}
+	if failed := (*failedError)(nil); errors.As(end, &failed) {
+		end = failed.error
+	}
+	if end != nil {
+		ended.Why = message(end)
 	}
 	if j.page == nil {
 		r, err := report.ReadFile(filepath.Join(j.out, report.FileName))
@@ -289,7 +286,7 @@ func (j *job) describeRun() report.Run {
 		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
 	}
 	facts := []report.Fact{
-		{Name: "Command", Value: j.commandLine()},
+		{Name: "Command", Value: strings.Join(append([]string{"penstock"}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
 		{Name: "Cut", Value: numbers(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
@@ -310,11 +307,6 @@ func (j *job) describeRun() report.Run {
 		r.Limits = append(r.Limits, d.Memory().Limit)
 	}
 	return r
-}
-
-// commandLine returns the command line that started the run.
-func (o *runOptions) commandLine() string {
-	return cmp.Or(o.getenv(launchedBy), shellQuoted(append([]string{"penstock"}, o.args...)))
 }
 
 // describeChains describes the units of a pipe's stages, if they were measured.

@@ -102,4 +102,4 @@ func counted(n int, thing string) string {
 }
 
 // ms is seconds in milliseconds.
-func ms(seconds float64) string { return plainNumber(1000*seconds, 3) }
+func ms(seconds float64) string { return fmt.Sprintf("%.3f", 1000*seconds) }

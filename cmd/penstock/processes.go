@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -9,14 +10,11 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/spf13/pflag"
 
-	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/system"
 	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -27,47 +25,25 @@ import (
 //
 //	penstock train --replicas 2 --stages 2      process 0   member 0: cpu:0 cpu:1   member 1: cpu:2 cpu:3
 
-// datasets are the training and the test data of a run.
-type datasets struct{ training, test data.Dataset }
-
-// config is the place of this process in its group, by flags and environment.
-func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (cfg group.Config, err error) {
-	byHand := s.Changed("rank") || s.Changed("processes")
-	switch {
-	case byHand && !(s.Changed("rank") && s.Changed("processes")):
-		return cfg, badUsage("--rank and --processes: want both, or neither where a launcher says it")
-	case byHand && f.rank >= f.processes:
-		return cfg, badUsage("--rank %d: there are --processes %d; want 0 to %d", f.rank, f.processes,
-			f.processes-1)
-	case byHand && f.processes > 1 && f.rendezvous == "":
-		return cfg, badUsage("--processes %d needs --rendezvous HOST:PORT, an address of rank 0 that the "+
-			"others reach", f.processes)
+// config is the place of this process in its group, by the environment. Flags come before its variables.
+func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.Config, error) {
+	set := map[string]string{}
+	if s.Changed("rank") || s.Changed("processes") {
+		set["RANK"], set["WORLD_SIZE"] = fmt.Sprint(f.rank), fmt.Sprint(f.processes)
 	}
-	found := byHand
-	if byHand {
-		cfg = group.Config{Rank: f.rank, Size: f.processes, Address: f.rendezvous, Token: getenv(token)}
-	} else {
-		cfg, found, err = group.FromEnvironment(func(name string) string {
-			if host, port, err := net.SplitHostPort(f.rendezvous); err == nil {
-				switch name {
-				case "MASTER_ADDR":
-					return host
-				case "MASTER_PORT":
-					return port
-				case "TORCHELASTIC_USE_AGENT_STORE": // it is at another address
-					return ""
-				}
-			}
-			return getenv(name)
-		})
+	if host, port, err := net.SplitHostPort(f.rendezvous); err == nil {
+		set["MASTER_ADDR"], set["MASTER_PORT"] = host, port
+		set["TORCHELASTIC_USE_AGENT_STORE"] = "" // it is at another address
 	}
-	var refused *group.ConfigError
-	if errors.As(err, &refused) {
-		return cfg, badUsage("environment variable %s", message(err))
-	}
-	if err == nil && !found && f.rendezvous != "" {
-		return cfg, badUsage("--rendezvous %s: this is one process; want --rank and --processes with it",
-			f.rendezvous)
+	cfg, _, err := group.FromEnvironment(func(name string) string {
+		if value, ok := set[name]; ok {
+			return value
+		}
+		return getenv(name)
+	})
+	if err != nil {
+		err = badUsage("environment variable %s; --processes, --rank and --rendezvous come before the "+
+			"environment", message(err))
 	}
 	cfg.Timeout, cfg.Silence = f.joinTimeout, f.silence
 	return cfg, err
@@ -80,10 +56,6 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 		return err
 	}
 	processes := max(o.member.Size, 1)
-	if o.batch < o.replicas {
-		return badUsage("--replicas %d: a --batch of %d has fewer rows; want at least one for each",
-			o.replicas, o.batch)
-	}
 	if o.here = 1; o.replicas%processes == 0 {
 		o.here = o.replicas / processes
 	}
@@ -104,17 +76,9 @@ func (o *runOptions) processCount() int { return max(o.member.Size/o.here, 1) }
 
 // checkProcesses checks that every process has a device.
 func (o *runOptions) checkProcesses() error {
-	devices, each := o.stages, o.pipelineProcesses()
-	if o.sideBySide > 0 {
-		devices = o.sideBySide
-	}
-	switch {
-	case !o.grouped || devices >= each:
+	devices, each := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
+	if !o.grouped || devices >= each {
 		return nil
-	case o.planned != "" && o.planned != auto:
-		return badUsage("--plan %s has %d devices, and one device is in one process, of which there are %d: "+
-			"want a plan for --devices %[3]d or more, --plan auto, or fewer processes", o.planned,
-			devices, each)
 	}
 	return badUsage("%d processes share %s, and one device is in one process: want --stages %[1]d or "+
 		"more, or fewer processes", each, counted(devices, "device"))
@@ -126,16 +90,6 @@ func (o *runOptions) devicesPerReplica() (n int) {
 		n = max(n, d.Index+1)
 	}
 	return n
-}
-
-// checkDevices refuses more devices, over all replicas of this process, than exist.
-func (o *runOptions) checkDevices(*pflag.FlagSet) error {
-	if n := o.devicesPerReplica(); n*o.here > torch.MaxCPU && o.here > 1 {
-		return badUsage("--replicas %d: %d in one process, each with devices up to %v, take more than "+
-			"the %d "+
-			"that there are; want more processes", o.replicas, o.here, torch.CPU(n-1), torch.MaxCPU)
-	}
-	return nil
 }
 
 // asMember gives a configuration the group of the run before this process has met the others: it has their
@@ -152,11 +106,7 @@ func (o *runOptions) asMember(config pipe.Config) pipe.Config {
 
 // members are the options of the members of the group that are in this process.
 func (o runOptions) members() (all []runOptions) {
-	o.read = sync.OnceValues(func() (out datasets, err error) {
-		out.training, out.test, err = data.Open(o.dataName, o.dataDir, o.data)
-		system.TrimProcess() // reading needs temporary memory
-		return out, ofData(err)
-	})
+	o.read = sync.OnceValues(o.open)
 	within := make([]*group.Group, o.here)
 	if o.grouped && o.here == o.member.Size {
 		within = group.Local(o.here)
@@ -210,28 +160,25 @@ func isPeerFailure(err error) bool {
 	return errors.As(err, &met) || errors.As(err, &failed) || errors.As(err, &lost)
 }
 
-// localFlags are flags in which the processes of a run may differ. Paths are compared only by whether
-// they are given.
-var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "format", "help", "config"}
+// localFlags are flags in which the processes of a run may differ.
+var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
+	"config"}
 
-// facts lists the flags that must be equal in all processes of a run. A schedule in a file is compared by its
-// program, --config and --plan by the flags in the file.
+// facts are the flags that must be equal in all processes of a run. Of paths only whether they are given
+// is compared: of a file with a schedule its program, and of --config and --plan the flags in the file.
 func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	s.VisitAll(func(f *pflag.Flag) {
 		text := f.Value.String()
-		v, _ := f.Value.(*value)
-		switch {
+		switch v, _ := f.Value.(*value); {
 		case slices.Contains(localFlags, f.Name):
 			return
 		case f.Name == "schedule" && o.program != "":
 			text = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(o.program)))
-		case f.Name == "schedule", f.Name == "plan" && text == auto:
-		case f.Changed && (f.Name == "dashboard" || v != nil && v.path):
+		case f.Name != "schedule" && f.Changed && v != nil && v.path && text != auto:
 			text = "a path"
-		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"},
-			f.DefValue): // a default that depends on other flags
-			text = ""
+		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue):
+			text = "" // a default that depends on other flags
 		}
 		out["--"+f.Name] = text
 	})
@@ -272,9 +219,8 @@ func (j *job) failGroup(err error) {
 	}
 }
 
-// agree finds out whether all processes run the same training, and warns of machines that compute in other
-// ways, on which the last bits depend.
-func (j *job) agree(ctx context.Context, stderr io.Writer) error {
+// agree finds out whether all processes run the same training.
+func (j *job) agree(ctx context.Context, _ io.Writer) error {
 	if j.group == nil {
 		return nil
 	}
@@ -283,21 +229,8 @@ func (j *job) agree(ctx context.Context, stderr io.Writer) error {
 	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
 	facts["data with the fingerprint"] = fmt.Sprint(described["fingerprint"])
 	err := train.Agree(ctx, j.group, facts)
-	var differ *train.DisagreementError
-	if errors.As(err, &differ) {
+	if differ := (*train.DisagreementError)(nil); errors.As(err, &differ) {
 		return wrongInput(err)
 	}
-	if err != nil {
-		return err
-	}
-	kernels := map[string]string{}
-	for library, name := range system.KernelNames() {
-		kernels[library+" kernels"] = name
-	}
-	if err = train.Agree(ctx, j.group, kernels); !errors.As(err, &differ) {
-		return err
-	}
-	fmt.Fprintf(stderr, "%s: the last bits of the weights may differ from those of one process\n",
-		strings.Join(differ.Differences, "; "))
-	return nil
+	return err
 }

@@ -32,13 +32,8 @@ type measureFlags struct {
 // register adds the flags of every verb that measures. threads is the default of --threads.
 func (f *measureFlags) register(s *pflag.FlagSet, threads int) {
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
-	usage := "`N` threads of each device"
-	if threads == 0 {
-		usage += " (default: as many as there are cores for)"
-	}
-	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, usage)
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer, of which the lower quartile counts "+
-		"(default 5, or fewer where they take long)")
+	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
+	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer (default 5, or fewer of slow ones)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that are measured with")
 }
 
@@ -62,11 +57,9 @@ do. For a plan for one device alone, give --devices 1.`,
 	s := cmd.Flags()
 	s.SortFlags = false
 	namesFlags(s, &f.modelName, &f.settings)
-	count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N (default: "+
-		"the model's)")
+	count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	count(s, &batch, "batch", 32, "`N` samples in a batch")
-	whole(s, &devices, "devices", 0, 1, torch.MaxCPU, "`N` devices that work while a layer is timed "+
-		"(default: as many as there are cores for)")
+	whole(s, &devices, "devices", 0, 1, torch.MaxCPU, "`N` devices that work meanwhile (default: all cores)")
 	f.register(s, 1)
 	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {
@@ -83,10 +76,11 @@ do. For a plan for one device alone, give --devices 1.`,
 			if err != nil {
 				return r, err
 			}
+			layers := len(m.Layers())
 			measured, err := m.measure(cmd, batch, profile.Config{
-				Threads: f.threads, Devices: cmp.Or(devices, runtime.NumCPU()),
-				Repeats: f.repeats, Seed: f.seed, Autocast: f.autocast, Clock: clock,
-				Balance: []int{len(m.Layers())}, Split: true, Loss: m.loss(),
+				Threads: f.threads, Devices: cmp.Or(devices, runtime.NumCPU()), Repeats: f.repeats,
+				Seed: f.seed, Autocast: f.autocast, Clock: clock, Balance: []int{layers}, Split: true,
+				Loss: m.loss(),
 			})
 			if err != nil {
 				return r, err
@@ -95,10 +89,9 @@ do. For a plan for one device alone, give --devices 1.`,
 			if len(c.Layers) == 0 {
 				return r, fmt.Errorf("--model %s: nothing in it is trained", f.modelName)
 			}
-			of := &c.Chain
-			of.Model, of.Rows, of.Threads = strings.Join(append([]string{f.modelName}, f.settings...), " "), batch,
-				f.threads
-			of.Spread, of.Devices = c.Timing.Spread, c.Timing.Devices
+			c.Model = strings.Join(append([]string{f.modelName}, f.settings...), " ")
+			c.Rows, c.Threads = batch, f.threads
+			c.Chain.Spread, c.Chain.Devices = c.Timing.Spread, c.Timing.Devices
 			if r.file, err = planfile.FormatChain(c.Chain); err != nil {
 				return r, err
 			}
@@ -109,8 +102,8 @@ do. For a plan for one device alone, give --devices 1.`,
 			least, err := solver.ExplainLeast(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showChain(w, c)
-				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch, m.samples.Input.Shape,
-					len(m.Layers()))
+				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch,
+					m.samples.Input.Shape, layers)
 				if c.Prologue > 0 {
 					fmt.Fprintf(w, "the first %d units, which need %s, have no backward and are left out\n",
 						c.Prologue, formatBytes(c.ProloguePeak))

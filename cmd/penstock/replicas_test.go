@@ -68,7 +68,7 @@ func TestReplicasOfOneProcessGoOn(t *testing.T) {
 	if got := p.stderr.String(); !strings.HasPrefix(got,
 		fmt.Sprintf("\nfinishing the step; Ctrl-C again ends at once\npenstock: interrupted after step "+
 			"%d; saved in %s/step-", steps[0], out)) ||
-		!strings.Contains(got, "To go on:\n") || !strings.HasSuffix(got, " --resume\n") ||
+		!strings.HasSuffix(got, goOn+"\n") ||
 		strings.Count(got, "penstock: ") != 1 {
 		t.Errorf("it says %q", got)
 	}

@@ -47,7 +47,7 @@ func TestTextReport(t *testing.T) {
 	}
 	want = `a on b: 9 steps done
 test accuracy  87.50 %
-speed          500 samples/s, 20 ms a step (median)
+speed          500 samples/s, 20.000 ms a step (median)
 peak memory    cpu:4 1.0 MiB  cpu:5 3.0 MiB of 4.0 MiB
 safe limit     --memory-limit 3145728 is enough, whichever stage runs ahead
 process        300.0 MiB resident, at most 400.0 MiB
@@ -93,18 +93,6 @@ func TestToldWhileOpening(t *testing.T) {
 	p.end()
 	if got, want := stderr.String(), "\r\x1b[Kmeasuring for 3 s\r\x1b[Ka line\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestShellQuoted(t *testing.T) {
-	for want, words := range map[string][]string{
-		`penstock train --out a/b.c --balance 5,6`: {"penstock", "train", "--out", "a/b.c", "--balance",
-			"5,6"},
-		`'' 'a b' 'it'\''s' '$x' '--out=~'`: {"", "a b", "it's", "$x", "--out=~"},
-	} {
-		if got := shellQuoted(words); got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
 	}
 }
 

@@ -80,52 +80,31 @@ func (j *job) save() (path string, err error) {
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellResumed prints why the results of a resumed run may differ from an uninterrupted one.
-func (j *job) tellResumed(stderr io.Writer) {
-	from := j.from
-	if from == nil {
-		return
-	}
-	const bits = "the last bits of the weights may differ"
-	differs := func(flag string, was, now int, effect string) {
-		if was != 0 && was != now {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s %d, this run has %[1]s %[3]d: %s; %[1]s "+
-				"%[2]d keeps them\n", flag, was, now, effect)
-		}
-	}
-	differs("--chunks", from.Recipe.Chunks, j.config.Chunks, "results differ from those of an "+
-		"uninterrupted run")
-	differs("--threads", from.Recipe.Threads, j.config.Threads, bits)
-	differs("--replicas", max(from.Recipe.Replicas, 1), j.replicas, bits+
-		", and more with batch norm or dropout")
-	now := system.KernelNames()
-	for _, library := range slices.Sorted(maps.Keys(now)) {
-		if was := from.Recipe.Kernels[library]; was != "" && was != now[library] {
-			fmt.Fprintf(stderr, "the checkpoint was trained with %s kernels of %s, this run has %s: %s\n",
-				was, library, now[library], bits)
-		}
-	}
-}
-
 // tellStart prints where the run goes on, and its differences from the run that saved the checkpoint.
 func (j *job) tellStart(stderr io.Writer) error {
-	at, end := j.from.Position, ""
-	switch {
-	case j.steps > 0 && j.from.Step > j.steps:
-		end = fmt.Sprintf("--steps %d", j.steps)
-	case j.epochs > 0 && (at.Epoch > j.epochs || at.Epoch == j.epochs && at.Batch > 0):
-		end = fmt.Sprintf("--epochs %d", j.epochs)
+	text, was := "going on from "+j.from.Path, j.from.Recipe
+	for _, n := range []struct {
+		flag, effect string
+		was, now     int
+	}{
+		{"--chunks", ", so results differ", was.Chunks, j.config.Chunks},
+		{"--threads", ", so the last bits differ", was.Threads, j.config.Threads},
+		{"--replicas", ", so the last bits differ", max(was.Replicas, 1), j.replicas},
+		{"--processes", "", was.Processes, j.processCount()},
+	} {
+		if n.was != 0 && n.was != n.now {
+			text += fmt.Sprintf("; %s %d instead of %d%s", n.flag, n.now, n.was, n.effect)
+		}
 	}
-	if end != "" {
-		fmt.Fprintf(stderr, "the checkpoint is at step %d, beyond %s: nothing to do\n", j.from.Step, end)
-		return nil
+	if now := j.config.Balance; was.Balance != nil && !slices.Equal(was.Balance, now) {
+		text += fmt.Sprintf("; --balance %s instead of %s", numbers(now), numbers(was.Balance))
 	}
-	text := "going on from " + j.from.Path
-	if was, now := j.from.Recipe.Processes, j.processCount(); was != 0 && was != now {
-		text += fmt.Sprintf(" with %s instead of %d", counted(now, "process"), was)
-	}
-	if was, now := j.from.Recipe.Balance, j.config.Balance; was != nil && !slices.Equal(was, now) {
-		text += fmt.Sprintf("; stages of %s layers instead of %s", numbers(now), numbers(was))
+	now := system.KernelNames()
+	for _, library := range slices.Sorted(maps.Keys(now)) {
+		if name := was.Kernels[library]; name != "" && name != now[library] {
+			text += fmt.Sprintf("; %s kernels of %s instead of %s, so the last bits differ", now[library],
+				library, name)
+		}
 	}
 	changes, err := j.from.Changes(j.recipe)
 	for _, c := range changes {

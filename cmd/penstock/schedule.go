@@ -112,8 +112,7 @@ const scheduleUnit = time.Millisecond
 func (s *scheduleShape) register(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline")
-	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device (default: 2 for schedules of several, "+
-		"1 otherwise)")
+	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device, where they are several (default 2)")
 	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
 	s.forward, s.input, s.weight = 1, 1, 1
 	flags.Var(&value{text: "f=1,i=1,w=1", read: func(text string) error {
@@ -123,11 +122,9 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 			return errors.New("want times of at most 10000 together, such as f=10,i=14,w=6")
 		}
 		return nil
-	}}, "times", "`TIMES` of a stage's forward, gradient of the input and gradients of the weights on a "+
-		"micro-batch")
+	}}, "times", "`TIMES` of a stage: forward, gradient of the input, gradients of the weights")
 	s.linkFlags.register(flags)
-	size(flags, &s.activation, "activation",
-		"bytes of a stage's output for a micro-batch, and of its gradient, as a `SIZE` such as 4MiB")
+	size(flags, &s.activation, "activation", "`SIZE` of a stage's output, and of its gradient, such as 4MiB")
 }
 
 // links makes the links between devices, after a check of the flags.
@@ -136,8 +133,7 @@ func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) 
 		return l, err
 	}
 	if (s.bandwidth > 0) != (s.activation > 0) {
-		return l, badUsage("want --bandwidth and --activation, the bytes that a stage sends for a " +
-			"micro-batch, or none of them")
+		return l, badUsage("want --bandwidth and --activation, or none of the two")
 	}
 	return schedule.Uniform(s.latency, s.bandwidth,
 		func(schedule.Action) int64 { return s.activation }), nil
@@ -219,7 +215,7 @@ torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 			if err := schedule.Check(p); err != nil {
 				return fmt.Errorf("%s: %s", inputName(args[0]), message(err))
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the program can run: %s\n%s", programSize(p), heldText(p))
+			_, err = fmt.Fprint(cmd.OutOrStdout(), "the program can run: ", programSize(p), "\n", heldText(p))
 			return err
 		},
 	}
@@ -250,13 +246,14 @@ are those of the chain, without recomputation and without the optimizer's state.
 			return r, err
 		}
 		var chain remat.Chain
-		if profile != "" && cmd.Flags().Changed("times") {
-			return r, badUsage("--times and --profile: want one of them")
+		switch {
+		case profile != "" && cmd.Flags().Changed("times"):
+			err = badUsage("--times and --profile: want one of them")
+		case profile != "":
+			chain, err = readChain(cmd, profile)
 		}
-		if profile != "" {
-			if chain, err = readChain(cmd, profile); err != nil {
-				return r, err
-			}
+		if err != nil {
+			return r, err
 		}
 		lines := []comparedSchedule{}
 		for _, of := range schedule.Schedules() {
@@ -368,8 +365,7 @@ type linkFlags struct {
 }
 
 func (l *linkFlags) register(s *pflag.FlagSet) {
-	duration(s, &l.latency, "latency", "`TIME` that a value is on its way between two devices, such as 1ms "+
-		"(default none)")
+	duration(s, &l.latency, "latency", "`TIME` of a value on its way between two devices, such as 1ms")
 	s.Var(&value{read: func(text string) error {
 		amount, found := strings.CutSuffix(text, "/s")
 		bits := 1.0
@@ -381,5 +377,5 @@ func (l *linkFlags) register(s *pflag.FlagSet) {
 			return errors.New("want a rate such as 1.25GB/s or 10Gbit/s")
 		}
 		return nil
-	}}, "bandwidth", "`RATE` of a link between two devices, such as 1.25GB/s or 10Gbit/s (default no bound)")
+	}}, "bandwidth", "`RATE` of a link between two devices, such as 1.25GB/s or 10Gbit/s")
 }

@@ -18,7 +18,6 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
-	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -58,17 +57,16 @@ func newPlan() *cobra.Command {
 		Long: `Find the fastest training step that keeps every device within its memory limit: the
 schedule, the layers of each stage, the number of micro-batches, and what is recomputed.
 
-With --model the model is measured on this machine, and penstock train --plan takes the
+With --model the model is measured on all cores or --devices, and penstock train --plan takes the
 file of --out. A GPU may hold what it has free. CHAIN is a file of penstock profile, for
 devices that are not here. With --chunks its costs are those of a micro-batch; with
 --batch they grow with the rows of a micro-batch.
 
---machine describes devices and links. "from" and "to" limit a link to two devices, such
-as gpu0 and gpu1. A device of speed 2 takes half the time of the measured one:
+--machine describes devices, of which one of speed 2 takes half the measured time, and
+links, which "from" and "to" limit to two devices:
 
-  {"version":1,
-  "devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
-  "links":[{"latency_us":5,"bytes_per_second":25e9}]}
+  {"version":1,"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
+  "links":[{"from":"gpu0","to":"gpu1","latency_us":5,"bytes_per_second":25e9}]}
 
 If no plan keeps the limits the exit code is 2, and the least limits are printed.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --out plan.json
@@ -114,29 +112,24 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 func (f *searchFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	namesFlags(s, &f.of.modelName, &f.of.settings)
-	f.of.dataFlags.register(s, " (default: samples as the model usually reads them)")
+	f.of.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.of.optimizer, &f.of.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
 	f.of.register(s, 0)
 	f.numerics.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
-	s.Var(&value{read: f.readDevices}, "devices", "`P|LIST` as --stages; or names of devices of this "+
-		"machine, such as cuda:0,cuda:1, on which --model is measured")
+	s.Var(&value{read: f.readDevices}, "devices",
+		"`P|LIST` as --stages; or devices of this machine to measure --model on, such as cuda:0,cuda:1")
 	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch")
 	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
-	list(s, &f.schedules, "schedule", "`NAME,...` of the schedules to choose from (default all): "+
-		strings.Join(scheduleNames(), ", "), func(text string) (string, error) {
-		if _, err := schedule.Named(text); err != nil {
-			return "", errors.New(message(err))
-		}
-		return text, nil
+	list(s, &f.schedules, "schedule", "`NAME,...` of schedules to choose from (default all): "+
+		strings.Join(scheduleNames(), ", "), func(name string) (string, error) {
+		_, err := schedule.Named(name)
+		return name, err
 	})
-	list(s, &f.virtual, "virtual", "`V,...` stages of each device, for schedules of several (default 2)",
-		integer)
-	list(s, &f.replicas, "replicas", "`N,...` pipelines side by side, with --machine and --batch (default 1)",
-		integer)
-	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default "+
-		"none, or the machine's)")
+	list(s, &f.virtual, "virtual", "`V,...` stages of each device, if several (default 2)", integer)
+	list(s, &f.replicas, "replicas", "`N,...` pipelines, with --machine and --batch (default 1)", integer)
+	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB")
 	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
 	f.linkFlags.register(s)
 }
@@ -144,16 +137,14 @@ func (f *searchFlags) register(s *pflag.FlagSet) {
 // readDevices reads --devices: a number, or a list of devices.
 func (f *searchFlags) readDevices(text string) error {
 	f.devices = nil
-	n, err := strconv.Atoi(text)
-	switch {
-	case err == nil && (n < 1 || n > math.MaxInt32):
-		return errors.New("want at least 1, or names of devices such as cuda:0,cuda:1")
-	case err == nil:
-		f.stages = n
+	if n, err := strconv.Atoi(text); err == nil {
+		if f.stages = n; n < 1 || n > math.MaxInt32 {
+			return errors.New("want at least 1, or names of devices such as cuda:0,cuda:1")
+		}
 		return nil
 	}
 	for word := range strings.SplitSeq(text, ",") {
-		d, err := device(strings.TrimSpace(word))
+		d, err := torch.ParseDevice(strings.TrimSpace(word))
 		if err != nil {
 			return fmt.Errorf("%w, or a number of CPU devices", err)
 		}
@@ -181,13 +172,11 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		want   string
 	}{
 		{model && len(args) > 0, "CHAIN and --model: want one of the two"},
-		{model && (f.batch == 0 || f.replicas != nil), "--model: want --batch N with it, the rows of a " +
-			"step, and no --replicas"},
-		{machine && (linked || f.devices != nil), "--machine has devices and links; want --latency and " +
-			"--bandwidth left out, and no names of --devices"},
+		{model && (f.batch == 0 || f.replicas != nil), "--model: want --batch N with it, and no --replicas"},
+		{machine && (linked || f.devices != nil), "--machine has devices and links; want no --latency, no " +
+			"--bandwidth and no names of --devices with it"},
 		{!machine && linked && f.stages == 0, "--latency and --bandwidth: want --devices P with them"},
-		{!model && f.chunks == 0 && f.batch == 0, "want --chunks M, the number of micro-batches, or " +
-			"--batch N, to have it chosen"},
+		{!model && f.chunks == 0 && f.batch == 0, "want --chunks M, or --batch N to have M chosen"},
 		{!model && !machine && f.stages == 0, "want --stages P, the number of devices, or --machine FILE"},
 	} {
 		if rule.broken {
@@ -259,17 +248,15 @@ func (f *searchFlags) samples(stderr io.Writer) (*data.Info, error) {
 		return nil, nil
 	}
 	of.data.OnText = showText(stderr)
-	training, _, err := data.Open(of.dataName, of.dataDir, of.data)
+	sets, err := of.open()
 	if err != nil {
-		return nil, wrongInput(ofData(err))
+		return nil, err
 	}
-	system.TrimProcess() // reading took more than what was read
-	if n := training.Len(); f.batch > n {
-		return nil, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch,
-			of.dataName, n)
+	if n := sets.training.Len(); f.batch > n {
+		err = badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch, of.dataName, n)
 	}
-	info := training.Info()
-	return &info, nil
+	info := sets.training.Info()
+	return &info, err
 }
 
 // thisMachine is a CPU with threads that its devices share.

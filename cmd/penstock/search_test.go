@@ -98,47 +98,6 @@ func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
 	}
 }
 
-func TestPlanRefuses(t *testing.T) {
-	machine := textFile(t, "machine.json",
-		`{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`)
-	out := filepath.Join(t.TempDir(), "plan.json")
-	for line, want := range map[string]string{
-		"":                                "want --chunks M",
-		"--chunks 4":                      "want --stages P",
-		"--chunks 4 --stages 7":           "7 stages are more than 6 units",
-		"--chunks 3 --stages 2 --batch 8": "--chunks 3: want divisors of the 8 rows",
-		"--chunks 4 --stages 2 --schedule gpipe,2f2b": `--schedule gpipe,2f2b: "2f2b", element 1: no ` +
-			`schedule "2f2b"; did you mean 1f1b?`,
-		"--chunks 4 --stages 2 --memory-limit 1MiB": "no plan keeps the limits: stage 0 on device 0 needs",
-		"--chunks 1000000 --stages 2":               "--chunks 1000000: want 1 to 16384",
-		"--chunks 4 --machine none.json":            "--machine none.json: no such file",
-		"--chunks 4 --stages 2 --machine " + machine: "2 devices with 1 threads are wanted, and the " +
-			"machine has 1",
-		"--chunks 4 --stages 2 --latency 2h":          "--links 2h0m0s: the latency of link 0; want 0 to 1h0m0s",
-		"--chunks 4 --stages 2 --optimizer adamw":     "--optimizer is for a model that is measured",
-		"--batch 8 --replicas 3 --machine " + machine: "--replicas 3: want divisors of the 8 rows",
-		"--batch 8 --model mlp --stages 2":            "want one of the two",
-	} {
-		refuses(t, with([]string{"plan", chainFile(t), "--out", out}, strings.Fields(line)...), exitUsage,
-			want)
-	}
-	if _, err := os.Stat(out); err == nil {
-		t.Error("a file is written")
-	}
-}
-
-// A plan by a file is for as many devices as it has.
-func TestAPlanHasItsDevices(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "plan.json")
-	must(t, "plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule",
-		"gpipe",
-		"--repeats", "1", "--out", file)
-	run := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "1", "--stages"}
-	refuses(t, with(run, "3"), exitUsage,
-		"--stages 3: the plan of --plan "+file+" has 2; want --stages left out, or another plan")
-	must(t, with(run, "2")...)
-}
-
 // The limit that is told where nothing fits has a plan, at the latest when the limits of two tries are told.
 func TestPlansKeepTheLimitThatIsTold(t *testing.T) {
 	for _, args := range [][]string{

@@ -78,40 +78,6 @@ func TestPlanForNamedDevices(t *testing.T) {
 	if same.ParamsSHA256 != done.ParamsSHA256 {
 		t.Error("with the plan's own --devices other weights")
 	}
-	refuses(t, with(run, "--devices", "cpu:4,cpu:7"), exitUsage, "--devices cpu:4,cpu:7: the plan of --plan "+
-		file+" has cpu:7,cpu:4; want --devices left out, or another plan")
-}
-
-// Devices that no plan is for are refused before anything is measured.
-func TestDevicesThatAreNotPlannedFor(t *testing.T) {
-	model := []string{"plan", "--model", "mlp", "--batch", "8", "--devices"}
-	auto := []string{"train", "--model", "mlp", "--data", "synthetic", "--plan", "auto", "--devices"}
-	machine := textFile(t, "machine.json",
-		`{"version":1,"devices":[{"name":"gpu","bytes":1e9,"threads":1,"speed":1}]}`)
-	gone := torch.CUDA(torch.CUDADevices()).String()
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{with(model, "0"), "--devices 0: want at least 1, or names of devices"},
-		{with(model, "gpu:0"), `--devices gpu:0: unknown device "gpu:0": want cpu:N or cuda:N, or a number`},
-		{with(model, "cpu:0,cpu:1,cpu"),
-			"--devices cpu:0,cpu:1,cpu:0: cpu:0 is there twice; want each device once"},
-		{with(model, "cpu:0,cuda:0"), "--devices cpu:0,cuda:0: a CPU and a GPU are not planned together"},
-		{with(model, gone), "--devices " + gone + ": libtorch " + torch.Version() + " here cannot use " +
-			gone},
-		{with(model, "cpu:0,cpu:1", "--machine", machine), "--machine has devices and links"},
-		{with(auto, "cpu:0,cpu:0"), "cpu:0 is there twice"},
-		{with(auto, "cpu:1,cpu:0", "--stages", "3"), "--stages 3: the plan of --plan auto has 2"},
-		{with(auto, "cpu:0,cpu:1", "--replicas", "2"), "--replicas 2: --plan auto decides it"},
-	} {
-		refuses(t, test.args, exitUsage, test.want)
-	}
-	p := begin(t, nil, launched(2, with(auto, "cpu:0,cpu:1")...)...)
-	want := "--devices cpu:0,cpu:1: with --plan auto several processes have CPU devices"
-	if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), want) {
-		t.Errorf("exit code %d, %s; want %s", code, p.stderr, want)
-	}
 }
 
 // A run that plans itself does so for the devices that are named, and again when others are.

@@ -35,7 +35,7 @@ func TestThreadsAll(t *testing.T) {
 	r = must(t, with(small, "--steps", "2", "--balance", "6", "--threads", "all", "--out", out,
 		"--resume")...)
 	if threads() != two || cores > 1 && !strings.Contains(r.stderr, "as before") ||
-		strings.Contains(r.stderr, "may differ") {
+		strings.Contains(r.stderr, "bits differ") {
 		t.Errorf("resumed: %d threads, %s", threads(), r.stderr)
 	}
 	// on one device from the beginning

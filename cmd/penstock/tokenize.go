@@ -91,6 +91,6 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 		return err
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s of %d\nto train: --data tokens --data-dir %s --data-set %s\n",
-		counted(count, "token"), t.Len(), shellQuoted([]string{out}), options)
+		counted(count, "token"), t.Len(), out, options)
 	return err
 }

@@ -18,7 +18,7 @@ import (
 	"penstock.example/train"
 )
 
-// newTrain makes the verb. args is the whole command line, for telling how to resume.
+// newTrain makes the verb. args is the whole command line, for the run's page.
 func newTrain(args []string) *cobra.Command {
 	var flags trainFlags
 	cmd := &cobra.Command{
@@ -59,15 +59,7 @@ keeps its plan; otherwise it plans again and says so.`,
 			if o.listener != nil {
 				defer o.listener.Close()
 			}
-			err = runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
-			var failed *failedError
-			if o.member.Rank > 0 || !errors.As(err, &failed) { // rank 0 tells how to go on
-				return err
-			}
-			if err = fmt.Errorf("%w%s", err, failed.saved); failed.resumable {
-				err = fmt.Errorf("%w. %s", err, o.resumption(args))
-			}
-			return err
+			return runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
 		},
 	}
 	flags.register(cmd)
@@ -177,7 +169,7 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
 	if j.within == nil || j.member.Rank == 0 {
-		defer limitGarbage()()
+		defer debug.SetGCPercent(limitGarbage())
 	}
 	defer j.show.endSteps()
 	return j.loop.Run(ctx)
@@ -205,15 +197,14 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile})
 }
 
-// failedError is an error that ended a run which could take steps.
+// failedError is an error that ended a run which could take steps, and how to go on.
 type failedError struct {
-	err       error
-	saved     string // where the run is saved, as the end of the text of err
-	resumable bool   // whether to go on with the same flags is of use
+	error
+	advice string
 }
 
-func (e *failedError) Error() string { return e.err.Error() }
-func (e *failedError) Unwrap() error { return e.err }
+func (e *failedError) Error() string { return e.error.Error() + e.advice }
+func (e *failedError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 
@@ -222,92 +213,62 @@ func (j *job) interruption(step int64, saved string) error {
 	if saved == "" {
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
 	}
-	return &failedError{err: fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved),
-		resumable: true}
+	return j.failed(fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved), goOn)
+}
+
+const goOn = "; to go on, start it again with --resume"
+
+// failed is an error with advice, which rank 0 gives for all.
+func (j *job) failed(err error, advice ...string) error {
+	if j.member.Rank > 0 {
+		advice = nil
+	}
+	return &failedError{err, strings.Join(advice, "")}
 }
 
 // saveAfterFailure saves where a failed run stands. A step that failed left it as before the step. A run that
 // diverged, or that a step left half done, is not saved: the last checkpoint is then the one to go
 // on from. The same holds if saving itself failed.
 func (j *job) saveAfterFailure(failure error) error {
-	noMemory, diverged := errors.Is(failure, torch.ErrOutOfMemory), errors.Is(failure, train.ErrDiverged)
-	failure = withRemedy(failure)
-	// With the same flags it would fail again.
-	f := &failedError{err: failure, resumable: j.out != "" && !noMemory && !diverged}
-	if j.out == "" {
-		return f
+	advice := goOn
+	if errors.Is(failure, torch.ErrOutOfMemory) {
+		advice = "; to go on, change the flags as said and start it again with --resume"
 	}
-	advice := ""
-	if noMemory {
-		advice = "; change the flags as said and add --resume to go on from there"
+	diverged := errors.Is(failure, train.ErrDiverged)
+	if diverged {
+		advice = "" // it would again
 	}
 	var step *train.StepError
 	inStep := errors.As(failure, &step)
+	failure = withRemedy(failure)
+	if j.out == "" {
+		return j.failed(failure)
+	}
 	lost := diverged || inStep && step.Half() ||
 		// what fails outside of a step fails in one process
 		j.group != nil && (j.group.Err() != nil || !inStep)
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
-			f.saved = fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice)
 			j.endedWithPeers = true
-			return f
+			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s", j.loop.Step, path), advice)
 		}
-		f.err = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
+		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	if steps, err := j.store().Steps(); err == nil && len(steps) > 0 {
-		f.saved = fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, steps[len(steps)-1], advice)
-	} else {
-		f.saved, f.resumable = "\nthere is no checkpoint in "+j.out, false
+	steps, err := j.store().Steps()
+	if err != nil || len(steps) == 0 {
+		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return f
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, steps[len(steps)-1]),
+		advice)
 }
 
-// resumption says how to resume a run.
-func (o *runOptions) resumption(args []string) string {
-	command := o.getenv(launchedBy)
-	switch {
-	case command == "" && o.member.Size > o.here:
-		return "To go on, start all processes again with --resume"
-	case command == "":
-		command = shellQuoted(append([]string{os.Args[0]}, args...))
-	}
-	if !o.resume && !o.autoresume {
-		command += " --resume"
-	}
-	return "To go on:\n  " + command
-}
-
-// shellQuoted is words as a shell takes them.
-func shellQuoted(words []string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=.,:/+@%"
-	var out []string
-	for _, w := range words {
-		if w == "" || strings.Trim(w, plain) != "" {
-			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
-		out = append(out, w)
-	}
-	return strings.Join(out, " ")
-}
-
-// garbage is the most bytes of garbage in Go's heap during training, unless the heap is smaller. By
-// Go's default used batches may need as much memory as the data set, which is on the heap. It has
-// no pointers, so that frequent collections cost little.
-const garbage = 16 << 20
-
-// limitGarbage keeps Go's heap small until restore is called, unless the user has said how large it
-// may get. What reading data and planning have left goes back to the system.
-func limitGarbage() (restore func()) {
-	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
-		return func() {}
-	}
-	system.TrimProcess()
+// limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns the
+// percentage of before. By Go's default used batches may need as much memory as the data set, which is on
+// the heap. It has no pointers, so that frequent collections cost little.
+func limitGarbage() (before int) {
+	system.TrimProcess() // what reading data and planning have left
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	was := debug.SetGCPercent(percentFor(int64(m.HeapAlloc)))
-	return func() { debug.SetGCPercent(was) }
+	return debug.SetGCPercent(int(min(max(100*16<<20/max(m.HeapAlloc, 1), 5), 100)))
 }
-
-// percentFor returns Go's GC percentage for a heap with this many bytes in use.
-func percentFor(heap int64) int { return int(min(max(100*garbage/max(heap, 1), 5), 100)) }

@@ -36,7 +36,7 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, parameters are spread "+
 		"evenly", integer)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", device)
+		"cpu:0,cpu:1,...)", torch.ParseDevice)
 	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
 	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
 	threadsFlag(s, &f.config.Threads, &f.allThreads, "as in training")

@@ -60,36 +60,6 @@ func TestTrainingByAPlan(t *testing.T) {
 		"--stages", "2", "--chunks", fmt.Sprint(line.Chunks)); len(step.PeakBytes) != 2 {
 		t.Errorf("%d devices, want 2", len(step.PeakBytes))
 	}
-
-	write := func(name, text string) string {
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"train", "--plan", file, "--data", "synthetic", "--model", "resnet20"},
-			"--model resnet20: the plan of --plan " + file + " has mlp"},
-		{[]string{"train", "--plan", file, "--data", "synthetic", "--memory-limit", "4MiB"},
-			"--memory-limit 4194304"},
-		{[]string{"train", "--plan", write("junk", "{"), "--data", "synthetic"},
-			"unexpected EOF; penstock plan --model --out writes plans"},
-		{[]string{"train", "--plan", write("chain", `{"balance":[1],"schedule":"gpipe","chunks":1}`),
-			"--data", "synthetic"}, "it is of a chain, whose layers are not those of a model"},
-		{[]string{"train", "--plan", filepath.Join(t.TempDir(), "none"), "--data", "synthetic"},
-			"no such file"},
-		{[]string{"train", "--plan", "auto", "--data", "synthetic"}, "--model is needed"},
-		{[]string{"plan", "--model", "mlp"}, "want --batch N"},
-	} {
-		got := command(t, test.args...)
-		if got.code != exitUsage && got.code != 1 || !strings.Contains(got.stderr, test.want) {
-			t.Errorf("%v: exit %d, want %q in\n%s", test.args, got.code, test.want, got.stderr)
-		}
-	}
 }
 
 // inAuto is a run that plans itself.
@@ -224,30 +194,9 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
 	}
 	r := begin(t, nil, launched(3, args...)...)
-	if want := "--plan " + file + " has 2 devices, and one device is in one process, of which there are " +
-		"3: want a plan for --devices 3 or more"; r.end(t) != exitUsage ||
+	if want := "3 processes share 2 devices, and one device is in one process"; r.end(t) != exitUsage ||
 		!strings.Contains(r.stderr.String(), want) {
 		t.Errorf("want %q in %s", want, r.stderr)
-	}
-}
-
-func TestAutoRefuses(t *testing.T) {
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--balance", "3,3"}, "--balance 3,3: --plan auto decides it"},
-		{[]string{"--checkpoint", "always"}, "--checkpoint always: --plan auto decides it"},
-		{[]string{"--replicas", "2"}, "--replicas 2: --plan auto decides it"},
-		{[]string{"--schedule", "auto"}, "--schedule auto with --plan auto"},
-		{[]string{"--chunks", "7"}, "--chunks 7: want a divisor of the 64 rows"},
-		{[]string{"--memory-limit", "20KiB"},
-			"--memory-limit 20480: parameters, gradients and the optimizer's state"},
-	} {
-		r := command(t, with(inAuto, append(test.args, "--steps", "1")...)...)
-		if r.code != exitUsage || !strings.Contains(r.stderr, test.want) || r.stdout != "" {
-			t.Errorf("%v: exit code %d, want %q in %s", test.args, r.code, test.want, r.stderr)
-		}
 	}
 }
 
@@ -297,24 +246,6 @@ func TestPlansAreForTheirData(t *testing.T) {
 		"resnet20 on synthetic") {
 		t.Errorf("without --data:\n%s%s", got.stdout, got.stderr)
 	}
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"plan", "--model", "resnet20", "--batch", "8", "--data-set", "size=8"},
-			"--data-set size=8: want --data NAME with it"},
-		{[]string{"plan", "--model", "gpt", "--batch", "8", "--data", "fashion-mnist"},
-			"--model gpt is for next token"},
-		{[]string{"plan", "chain.json", "--stages", "2", "--chunks", "2", "--data", "synthetic"},
-			"--data is for a model that is measured"},
-		{[]string{"plan", "--model", "resnet20", "--batch", "64", "--data", "synthetic", "--data-set",
-			"train=32"}, "--batch 64: --data synthetic has 32 samples"},
-	} {
-		if got := command(t, test.args...); got.code != exitUsage ||
-			!strings.Contains(got.stderr, test.want) {
-			t.Errorf("%v: exit code %d, want %q in %s", test.args, got.code, test.want, got.stderr)
-		}
-	}
 }
 
 // Without a limit too a plan tells the memory of the training that it is for: a run's own plan has its peaks,
@@ -355,79 +286,58 @@ func TestPlansWithoutALimitTellThePeaks(t *testing.T) {
 // A plan for a model of which only some layers are trained takes less memory than that for all of it, cuts
 // what is frozen too, and is for such training alone.
 func TestPlansOfFrozenLayers(t *testing.T) {
-	dir := t.TempDir()
 	model := []string{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set",
 		"size=16,channels=3,train=32,test=8", "--batch", "8", "--devices", "2", "--chunks", "4",
 		"--schedule", "1f1b", "--repeats", "1", "--memory-limit", "1MiB"}
-	plan := func(name string, more ...string) (string, searchLine) {
-		file := filepath.Join(dir, name)
-		return file, planLine(t, with(with(model, more...), "--out", file)...)
-	}
-	whole, all := plan("all")
-	head, some := plan("head", "--train-only", "head")
+	plan := func(more ...string) searchLine { return planLine(t, with(model, more...)...) }
+	all, some := plan(), plan("--train-only", "head")
 	if len(some.Balance) != 2 || some.Train["train-only"] != "head" ||
 		slices.Max(some.Peak) > slices.Max(all.Peak)*2/3 {
 		t.Errorf("only the head is trained: %+v; all of it: %+v", some, all)
 	}
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"train", "--plan", head, "--steps", "1", "--train-only", "layer3*"},
-			"--train-only layer3*: the plan of --plan " + head + " has head"},
-		{[]string{"train", "--plan", whole, "--steps", "1", "--train-only", "head"},
-			"--train-only head: the plan of --plan " + whole + " has none"},
-		{with([]string{"plan"}, with(model, "--train-only", "nosuch")...),
-			`--train-only: no layer with parameters is named "nosuch"`},
-		{[]string{"plan", "chain.json", "--stages", "1", "--chunks", "1", "--train-only", "head"},
-			"--train-only is for a model that is measured"},
-	} {
-		refuses(t, test.args, exitUsage, test.want)
-	}
+	refuses(t, with([]string{"plan"}, with(model, "--train-only", "nosuch")...), exitUsage,
+		`--train-only: no layer with parameters is named "nosuch"`)
 }
 
-// What a plan leaves out is as train has it by itself: a plan is not for another model, limit or optimizer.
-func TestPlansRefuseWhatTheyLeaveOut(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "plan.json")
-	must(t, "plan", "--model", "mlp", "--data", "synthetic", "--data-set", "size=8,train=16,test=8",
-		"--batch", "4", "--devices", "1", "--chunks", "1",
-		"--schedule", "gpipe", "--repeats", "1", "--out", file)
-	args := []string{"train", "--plan", file, "--steps", "1"}
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--set", "width=2"}, "--set width=2: the plan of --plan " + file +
-			" has none; want --set left out, or another plan"},
-		{[]string{"--momentum", "0.5"}, "--momentum 0.5: the plan of --plan " + file +
-			" has 0.9; want --momentum left out, or another plan"},
-	} {
-		refuses(t, with(args, test.args...), exitUsage, test.want)
-	}
-	must(t, with(args, "--momentum", "0.90")...)
-}
-
-// A plan that was edited by hand is refused in words of its file, with the field, and before anything
-// is written.
-func TestEditedPlans(t *testing.T) {
-	const plan = `{"train":{"balance":"3,3","chunks":"2","model":"mlp","batch":"16"}}`
+// A plan in a file is taken as it is, and what it leaves out is as train has it by itself. Other flags, and
+// edits by hand, are refused in words of flags and of the file, before anything is written.
+func TestPlanFilesRefuse(t *testing.T) {
+	const plan = `{"train":{"balance":"3,3","stages":"2","chunks":"2","model":"mlp","batch":"16","set":"",` +
+		`"momentum":"0.9","optimizer":"sgd","memory-limit":"","train-only":"","devices":"cpu:7,cpu:4"}}`
 	out := filepath.Join(t.TempDir(), "out")
+	run := func(text string, more ...string) ran {
+		return command(t, with([]string{"train", "--plan", textFile(t, "plan.json", text), "--data", "synthetic",
+			"--steps", "1", "--out", out}, more...)...)
+	}
 	for _, test := range []struct{ was, is, want string }{
 		{`3,3`, `2,1,3,5`, "--balance 2,1,3,5"},
 		{`"train"`, `"trian"`, `unknown field "trian"`},
 		{`"chunks"`, `"chunk"`, `chunk is 2: there is no such flag`},
 		{`"16"`, `"99999999998"`, "batch is 99999999998: want at most 2147483647"},
 		{`"mlp"`, `"mpl"`, `model is mpl: did you mean mlp? `},
+		{plan, `{"balance":[1]}`, "it is of a chain, whose layers are not those of a model"},
+		{plan, `{`, "unexpected EOF; penstock plan --model --out writes plans"},
+		{"", "--model resnet20", " has mlp; want --model left out, or another plan"},
+		{"", "--memory-limit 4MiB", "--memory-limit 4194304: the plan of --plan "},
+		{"", "--set width=2", " has none; want --set left out"},
+		{"", "--momentum 0.5", " has 0.9; want --momentum left out"},
+		{"", "--stages 3", " has 2; want --stages left out"},
+		{"", "--train-only head", " has none; want --train-only left out"},
+		{"", "--devices cpu:4,cpu:7", " has cpu:7,cpu:4; want --devices left out"},
 	} {
-		r := command(t, "train", "--plan",
-			textFile(t, "plan.json", strings.Replace(plan, test.was, test.is, 1)),
-			"--data", "synthetic", "--steps", "1", "--out", out)
-		if r.code != exitUsage || !strings.Contains(r.stderr, test.want) {
-			t.Errorf("%s for %s: exit code %d, want %q in\n%s", test.is, test.was, r.code, test.want,
-				r.stderr)
+		text, more := strings.Replace(plan, test.was, test.is, 1), []string(nil)
+		if test.was == "" {
+			text, more = plan, strings.Fields(test.is)
+		}
+		if r := run(text, more...); r.code != exitUsage || !strings.Contains(r.stderr, test.want) {
+			t.Errorf("%s: exit code %d, want %q in\n%s", test.is, r.code, test.want, r.stderr)
 		}
 		if found, _ := filepath.Glob(out + "/*"); found != nil {
-			t.Fatalf("%s for %s: something is written", test.is, test.was)
+			t.Fatalf("%s: something is written", test.is)
 		}
+	}
+	if r := run(plan, "--momentum", "0.90", "--stages", "2"); r.code != exitDone ||
+		!strings.Contains(r.stdout, "cpu:7") {
+		t.Errorf("the plan itself: %+v", r)
 	}
 }

@@ -144,7 +144,7 @@ func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 		for i, word := range words {
 			x, err := read(strings.TrimSpace(word))
 			if err != nil && len(words) > 1 {
-				err = fmt.Errorf("%q, element %d: %w", word, i, err)
+				err = fmt.Errorf("%q, element %d: %s", word, i, message(err))
 			}
 			if err != nil {
 				return err
@@ -170,15 +170,6 @@ func integer(word string) (int, error) {
 		return 0, errors.New("want whole numbers, such as 5,6")
 	}
 	return n, nil
-}
-
-// device reads the name of a device.
-func device(word string) (torch.Device, error) {
-	d, err := torch.ParseDevice(word)
-	if err != nil {
-		return d, errors.New(message(err))
-	}
-	return d, nil
 }
 
 // gpuFlags say how GPUs compute. Verbs that train on them and verbs that measure for that have the same.
@@ -217,13 +208,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	if errors.As(err, &value) {
 		cause := errors.Unwrap(value)
 		var number *strconv.NumError
-		if errors.As(cause, &number) { // flags of package pflag's own types
-			cause = map[string]error{"ParseBool": errors.New("want true or false"),
-				"ParseInt":  errors.New("want a whole number"),
-				"ParseUint": errors.New("want a whole number that is not negative")}[number.Func]
+		if errors.As(cause, &number) { // of package pflag's own types
+			cause = errors.New("want a " + value.GetFlag().Value.Type())
 		}
-		return badUsage("--%s %s: %w; see %s --help", value.GetFlag().Name, quoted(value.GetValue()), cause,
-			cmd.CommandPath())
+		return badUsage("--%s %s: %s; see %s --help", value.GetFlag().Name, quoted(value.GetValue()),
+			message(cause), cmd.CommandPath())
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {

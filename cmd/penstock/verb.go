@@ -58,8 +58,8 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch n := len(names); {
 		case len(args) < n:
-			return badUsage("%s is missing for %q; see %[2]s --help", strings.TrimSuffix(names[len(args)], "..."),
-				cmd.CommandPath())
+			missing := strings.TrimSuffix(names[len(args)], "...")
+			return badUsage("%s is missing for %q; see %[2]s --help", missing, cmd.CommandPath())
 		case strings.HasSuffix(names[n-1], "..."):
 			return nil
 		default:

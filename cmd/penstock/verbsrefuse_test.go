@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"penstock.example/torch"
 )
 
 // refusals are command lines, and a part of the line with which each is refused.
@@ -56,18 +59,55 @@ tokenize CHAIN --out DIR/a => --tokenizer PATH is needed
 tokenize CHAIN --tokenizer CHAIN => --out FILE is needed
 eval DIR/none => no checkpoint there
 predict DIR => FILE is missing
+plan CHAIN => want --chunks M
+plan CHAIN --chunks 4 => want --stages P
+plan CHAIN --chunks 4 --stages 7 => 7 stages are more than 6 units
+plan CHAIN --chunks 3 --stages 2 --batch 8 => --chunks 3: want divisors of the 8 rows
+plan CHAIN --chunks 4 --stages 2 --schedule gpipe,2f2b => --schedule gpipe,2f2b: "2f2b", element 1: no
+plan CHAIN --chunks 4 --stages 2 --memory-limit 1MiB => no plan keeps the limits: stage 0 on device 0 needs
+plan CHAIN --chunks 1000000 --stages 2 => --chunks 1000000: want 1 to 16384
+plan CHAIN --chunks 4 --machine none.json => --machine none.json: no such file
+plan CHAIN --chunks 4 --stages 2 --machine ONE => 2 devices with 1 threads are wanted, and the machine has 1
+plan CHAIN --chunks 4 --stages 2 --latency 2h => --links 2h0m0s: the latency of link 0; want 0 to 1h0m0s
+plan CHAIN --chunks 4 --stages 2 --optimizer adamw => --optimizer is for a model that is measured
+plan CHAIN --batch 8 --replicas 3 --machine ONE => --replicas 3: want divisors of the 8 rows
+plan CHAIN --batch 8 --model mlp --stages 2 => want one of the two
+MLP => want --batch N
+MLP --batch 8 --data-set size=8 => --data-set size=8: want --data NAME with it
+MLP --batch 8 --data text --data-dir DIR => --model mlp is for classification
+MLP --batch 64 --data synthetic --data-set train=32 => --batch 64: --data synthetic has 32 samples
+MLP --batch 8 --devices 0 => --devices 0: want at least 1, or names of devices
+MLP --batch 8 --devices gpu:0 => --devices gpu:0: unknown device "gpu:0": want cpu:N or cuda:N, or a number
+MLP --batch 8 --devices cpu:0,cpu => --devices cpu:0,cpu:0: cpu:0 is there twice; want each device once
+MLP --batch 8 --devices cpu:0,cuda:0 => a CPU and a GPU are not planned together
+MLP --batch 8 --devices cuda:GONE => here cannot use cuda:GONE
+MLP --batch 8 --devices cpu:0,cpu:1 --machine ONE => --machine has devices and links
+AUTO --balance 3,3 => --balance 3,3: --plan auto decides it
+AUTO --checkpoint always => --checkpoint always: --plan auto decides it
+AUTO --replicas 2 => --replicas 2: --plan auto decides it
+AUTO --schedule auto => --schedule auto with --plan auto
+AUTO --chunks 7 => --chunks 7: want a divisor of the 64 rows
+AUTO --memory-limit 20KiB => --memory-limit 20480: parameters, gradients and the optimizer's state
+AUTO --devices cpu:0,cpu:0 => cpu:0 is there twice
+AUTO --devices cpu:0 --rank 0 --processes 2 --rendezvous localhost:29500 => several processes have CPU
+train --plan auto --data synthetic => --model is needed
+train --plan DIR/none --data synthetic => no such file
 `
 
 // Bad input is refused with one line that names it and says what to give instead, and nothing is written.
 func TestVerbsRefuse(t *testing.T) {
 	dir := t.TempDir()
-	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "BROKEN", textFile(t, "broken.json",
-		`{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,"output_bytes":5,
+	gone := fmt.Sprint(torch.CUDADevices())
+	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "MLP", "plan --model mlp",
+		"AUTO", "train --model mlp --data synthetic --batch 64 --steps 1 --plan auto", "ONE",
+		textFile(t, "machine.json", `{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`),
+		"BROKEN", textFile(t, "broken.json",
+			`{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,"output_bytes":5,
 		"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],"loss":{"tmp_bytes":1,"backward_us":2}}`),
 		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,"time_us":1,
 		"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
 	for row := range strings.Lines(refusals) {
-		line, want, _ := strings.Cut(strings.TrimSpace(row), " => ")
+		line, want, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(row, "GONE", gone)), " => ")
 		r := command(t, strings.Fields(names.Replace(line))...)
 		if r.code != exitUsage || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 ||
 			!strings.Contains(r.stderr, want) {

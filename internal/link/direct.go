@@ -47,7 +47,7 @@ type Communicators interface {
 // The sender sends the head after its host has queued the tensors. The receiver's host waits for the head
 // before it queues as many bytes. So a queued receive ends whatever the hosts do next. A parcel that does
 // not fit is an error; the communicator would wait for ever, or take other tensors for these. Values have no
-// names on a GPU link: they are received in the order in which they are sent (schedule.Limits). The number
+// names on a GPU link: they are received in the order in which they are sent. The number
 // in the head shows a mistake.
 type Direct struct {
 	comms   Communicators

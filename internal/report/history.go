@@ -52,6 +52,5 @@ type payload struct {
 	View    view    `json:"view"`
 	History columns `json:"history"`
 	Curves  []Curve `json:"curves"`
-	Live    string  `json:"live,omitempty"`    // where further events come from
-	Edition int     `json:"edition,omitempty"` // of View, for those
+	Live    string  `json:"live,omitempty"` // where further events come from
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sort"
 	"sync"
 	"time"
 
@@ -122,8 +121,7 @@ func (l *Live) allowsHost(host string) bool {
 
 func (l *Live) servePage(w http.ResponseWriter) {
 	l.mu.Lock()
-	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events",
-		Edition: l.edition})
+	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events?after=" + l.now().String()})
 	l.mu.Unlock()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -133,10 +131,13 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	w.Write(text)
 }
 
-// position is how far a page is: its last step, test and validation, and its edition of the run.
-type position struct {
-	step, test, validation int64
-	edition                int
+// position is what a page has: so many steps, tests and validations, and an edition of the run.
+type position [4]int
+
+func (p position) String() string { return fmt.Sprintf("%d.%d.%d.%d", p[0], p[1], p[2], p[3]) }
+
+func (l *Live) now() position {
+	return position{len(l.past.Steps), len(l.past.Tests), len(l.past.Validations), l.edition}
 }
 
 // A page gets news at most every pause, and a sign of life when nothing comes.
@@ -154,7 +155,7 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 		from = r.URL.Query().Get("after")
 	}
 	// what cannot be read is 0: all of it
-	fmt.Sscanf(from, "%d.%d.%d.%d", &at.step, &at.test, &at.validation, &at.edition)
+	fmt.Sscanf(from, "%d.%d.%d.%d", &at[0], &at[1], &at[2], &at[3])
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	for {
@@ -180,39 +181,26 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 func (l *Live) after(at *position) (text string, last bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at.edition != l.edition {
-		at.edition = l.edition
-		text += at.event("run", l.view)
+	now := l.now()
+	event := func(name string, data any) {
+		line, _ := json.Marshal(data) // numbers are finite, as metrics refuses others
+		text += fmt.Sprintf("id: %v\nevent: %s\ndata: %s\n\n", *at, name, line)
 	}
-	h := metrics.History{
-		Steps:       later(l.past.Steps, &at.step, func(s metrics.Step) int64 { return s.Step }),
-		Tests:       later(l.past.Tests, &at.test, func(t metrics.Test) int64 { return t.Step }),
-		Validations: later(l.past.Validations, &at.validation, func(t metrics.Test) int64 { return t.Step }),
+	if at[3] != now[3] {
+		at[3] = now[3]
+		event("run", l.view)
 	}
+	h := metrics.History{Steps: later(l.past.Steps, at[0]), Tests: later(l.past.Tests, at[1]),
+		Validations: later(l.past.Validations, at[2])}
+	*at = now
 	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
-		text += at.event("numbers", newColumns(h))
+		event("numbers", newColumns(h))
 	}
 	if l.end != "" {
-		return text + at.event("end", l.end), true, nil
+		event("end", l.end)
+		return text, true, nil
 	}
 	return text, l.closed, l.changed
 }
 
-// later returns what comes after a step, which it moves to the last of it.
-func later[T any](list []T, at *int64, step func(T) int64) []T {
-	list = list[sort.Search(len(list), func(i int) bool { return step(list[i]) > *at }):]
-	if n := len(list); n > 0 {
-		*at = step(list[n-1])
-	}
-	return list
-}
-
-// event is an event with data as a line of JSON.
-func (at position) event(name string, data any) string {
-	text, err := json.Marshal(data)
-	if err != nil { // numbers are finite, as metrics refuses others
-		return ""
-	}
-	return fmt.Sprintf("id: %d.%d.%d.%d\nevent: %s\ndata: %s\n\n", at.step, at.test, at.validation,
-		at.edition, name, text)
-}
+func later[T any](list []T, n int) []T { return list[min(max(n, 0), len(list)):] }

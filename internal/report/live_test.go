@@ -144,19 +144,19 @@ func TestLiveEvents(t *testing.T) {
 	}
 	live.Test(more.Tests[0])
 	if got := events(t, server, 1, "?after=10.0.0.1", ""); !strings.HasPrefix(got[0],
-		`id: 20.20.0.1 event: numbers data: {"steps":[[11,0,`) {
+		`id: 20.1.0.1 event: numbers data: {"steps":[[11,0,`) {
 		t.Errorf("%q", got)
 	}
 	loss := 1.5
 	// beside the test after the same step
 	live.Test(metrics.Test{Step: 20, TestLoss: &loss, Accuracy: &loss, Validation: true})
-	if got := events(t, server, 1, "?after=20.20.0.1", ""); !strings.HasPrefix(got[0],
-		`id: 20.20.20.1 event: numbers data: {"steps":[],"tests":[],"validatio`) {
+	if got := events(t, server, 1, "?after=20.1.0.1", ""); !strings.HasPrefix(got[0],
+		`id: 20.1.1.1 event: numbers data: {"steps":[],"tests":[],"validatio`) {
 		t.Errorf("%q", got)
 	}
 	live.End("interrupted")
-	if got := events(t, server, 1, "?after=20.20.20.1",
-		""); got[0] != `id: 20.20.20.1 event: end data: "interrupted" ` {
+	if got := events(t, server, 1, "?after=20.1.1.1",
+		""); got[0] != `id: 20.1.1.1 event: end data: "interrupted" ` {
 		t.Errorf("%q", got)
 	}
 }

@@ -181,8 +181,8 @@ func (t timeline) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the short form.
 func (t *timeline) UnmarshalJSON(text []byte) error {
 	var f struct {
-		Workers int                 `json:"workers"`
-		Events  [][]json.RawMessage `json:"events"`
+		Workers int               `json:"workers"`
+		Events  []json.RawMessage `json:"events"`
 	}
 	if err := json.Unmarshal(text, &f); err != nil {
 		return err
@@ -192,16 +192,14 @@ func (t *timeline) UnmarshalJSON(text []byte) error {
 		var e schedule.Event
 		var action string
 		into := []any{&e.Worker, &action, &e.Start, &e.End, &e.Live}
-		if len(fields) != len(into) {
-			return fmt.Errorf("event %d has %d fields; want %d", i, len(fields), len(into))
+		n, err := len(into), json.Unmarshal(fields, &into)
+		if err == nil && len(into) != n {
+			err = fmt.Errorf("%d fields; want %d", len(into), n)
 		}
-		for k := range into {
-			if err := json.Unmarshal(fields[k], into[k]); err != nil {
-				return fmt.Errorf("event %d: %w", i, err)
-			}
+		if err == nil {
+			e.Action, err = schedule.ParseAction(action)
 		}
-		var err error
-		if e.Action, err = schedule.ParseAction(action); err != nil {
+		if err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
 		t.Events = append(t.Events, e)

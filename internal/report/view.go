@@ -15,12 +15,10 @@ type view struct {
 	*plainRun
 	Devices []deviceView `json:"devices"`
 	Planned *timeline    `json:"planned"`
-	// Times says where the durations of Planned come from: "predicted", "median" of Ran, or
-	// "unit", all the same.
-	Times  string      `json:"times"`
-	Ran    *timeline   `json:"ran"`
-	Layers []layerView `json:"layers"`
-	Chains []Chain     `json:"costs,omitempty"` // none: the page has their curves
+	Times   string       `json:"times"` // of Planned: "predicted", "median" of Ran, or "unit", all the same
+	Ran     *timeline    `json:"ran"`
+	Layers  []layerView  `json:"layers"`
+	Chains  []Chain      `json:"costs,omitempty"` // none: the page has their curves
 }
 
 // deviceView is a device and its worker.
@@ -42,64 +40,54 @@ type layerView struct {
 	Device string `json:"device"`
 	Policy string `json:"policy"`
 	// Again is in how many of MicroBatches the layer is computed again, Runs how often it runs in all.
-	Again        int `json:"again"`
-	MicroBatches int `json:"micro_batches"`
-	Runs         int `json:"runs"`
-	// Frozen says that nothing has to go back through the layer: it is run once and holds nothing.
-	Frozen bool `json:"frozen"`
+	Again        int  `json:"again"`
+	MicroBatches int  `json:"micro_batches"`
+	Runs         int  `json:"runs"`
+	Frozen       bool `json:"frozen"` // nothing has to go back through the layer
 }
 
 // newView computes the content of the page.
-func newView(r Run) (view, error) {
-	v := view{plainRun: (*plainRun)(&r), Ran: (*timeline)(r.Ran)}
+func newView(r Run) (v view, err error) {
+	v = view{plainRun: (*plainRun)(&r), Ran: (*timeline)(r.Ran)}
 	for _, l := range r.Layers {
 		v.Layers = append(v.Layers, layerView{Layer: l, Stage: -1})
 	}
 	if r.Plan == nil {
 		for w := 0; r.Ran != nil && w < r.Ran.Workers; w++ {
-			v.Devices = append(v.Devices, ranView(deviceView{Name: fmt.Sprintf("worker %d", w)}, r.Ran, w))
+			v.Devices = append(v.Devices, deviceView{Name: fmt.Sprintf("worker %d", w)})
 		}
-		return v, nil
-	}
-	planned, times, err := plannedTimeline(r)
-	if err != nil {
-		return view{}, err
-	}
-	v.Planned, v.Times = (*timeline)(&planned), times
-	for w, d := range r.Plan.Devices {
-		out := deviceView{Name: d.Name, Limit: d.Limit, Predicted: d.Peak, PlannedIdle: planned.Idle(w)}
-		if w < len(r.Limits) {
-			out.Limit = max(out.Limit, r.Limits[w])
+	} else {
+		var planned schedule.Timeline
+		if planned, v.Times, err = plannedTimeline(r); err != nil {
+			return view{}, err
+		}
+		v.Planned = (*timeline)(&planned)
+		for w, d := range r.Plan.Devices {
+			out := deviceView{Name: d.Name, Limit: d.Limit, Predicted: d.Peak, PlannedIdle: planned.Idle(w)}
+			if w < len(r.Limits) {
+				out.Limit = max(out.Limit, r.Limits[w])
+			}
+			v.Devices = append(v.Devices, out)
 		}
 		for i, s := range r.Plan.Stages {
-			if s.Device == w {
-				out.Stages = append(out.Stages, i)
-				out.Recomputed += s.Recomputed()
-			}
+			d := &v.Devices[s.Device]
+			d.Stages, d.Recomputed = append(d.Stages, i), d.Recomputed+s.Recomputed()
 		}
-		v.Devices = append(v.Devices, ranView(out, r.Ran, w))
+		v.placeLayers(r.Plan)
 	}
-	v.placeLayers(r.Plan)
+	if r.Ran != nil {
+		for w := range v.Devices {
+			v.Devices[w].RanIdle = r.Ran.Idle(w)
+		}
+		for _, e := range r.Ran.Events {
+			v.Devices[e.Worker].Peak = max(v.Devices[e.Worker].Peak, e.Live)
+		}
+	}
 	return v, nil
 }
 
-// ranView adds the numbers of the recorded step; nil adds nothing.
-func ranView(d deviceView, ran *schedule.Timeline, worker int) deviceView {
-	if ran == nil {
-		return d
-	}
-	d.RanIdle = ran.Idle(worker)
-	for _, e := range ran.Events {
-		if e.Worker == worker {
-			d.Peak = max(d.Peak, e.Live)
-		}
-	}
-	return d
-}
-
-// plannedTimeline is the predicted step, or the plan's program with predicted durations.
-// Without predictions an action takes the median time of such actions of its stage in the step that was
-// recorded, and moving values no time.
+// plannedTimeline is the predicted step. Without predictions an action takes the median time of such
+// actions of its stage in the step that was recorded.
 func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 	p, ran := r.Plan, r.Ran
 	if r.Planned != nil {

@@ -374,8 +374,7 @@ function everything() { heading(); tiles(); step(); numbers(); memory(); others(
 // Live: further events come from the program that trains.
 function listen() {
   say("connecting", "waiting");
-  const at = [history.steps, history.tests, history.validations].map(list => list.length ? list.at(-1)[STEP] : 0);
-  const source = new EventSource(`${data.live}?after=${at.join(".")}.${data.edition}`);
+  const source = new EventSource(data.live);
   source.addEventListener("open", () => say("live", "on"));
   source.addEventListener("error", () => say(source.readyState === EventSource.CLOSED ? "not connected" : "reconnecting", "waiting"));
   source.addEventListener("numbers", e => {
