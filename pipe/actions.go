@@ -182,7 +182,8 @@ func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
 	c.SetGrad(true)
 	for i, g := range state.inGrad {
 		if g != nil {
-			parts, grads = append(parts, r.parts[microBatch].part(c, r.inputs[i])), append(grads, c.Adopt(g))
+			parts = append(parts, r.parts[microBatch].part(c, r.batch.Input[i]))
+			grads = append(grads, c.Adopt(g))
 		}
 	}
 	state.inGrad = nil

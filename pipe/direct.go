@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"penstock.example/internal/engine"
@@ -29,7 +30,7 @@ func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + wo
 
 // ways lists the edges between different GPUs of different processes, from end to end, in both
 // directions: between stages of a replica, and between replicas for sums. ids has the GPU of each end.
-func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
+func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 	join := func(a, b int) {
 		way := schedule.Edge{From: a, To: b}
 		if ids[a] != "" && ids[b] != "" && ids[a] != ids[b] && !slices.Contains(ways, way) {
@@ -40,9 +41,10 @@ func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
 	for k := range count {
 		for to, later := range p.stages {
 			for from, s := range p.stages[:to] {
+				skips := func(s stageSkip) bool { return s.from.stage == from }
+				ties := func(t tie) bool { return t.from.stage == from }
 				if p.cfg.Ranks[from] != p.cfg.Ranks[to] && (from == to-1 ||
-					slices.ContainsFunc(later.skips, func(s stageSkip) bool { return s.from.stage == from }) ||
-					slices.ContainsFunc(later.ties, func(t tie) bool { return t.from.stage == from })) {
+					slices.ContainsFunc(later.skips, skips) || slices.ContainsFunc(later.ties, ties)) {
 					join(p.end(k, s.worker), p.end(k, later.worker))
 				}
 			}
@@ -61,7 +63,11 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil
 	}
-	ways := p.ways(p.endIDs(gpus))
+	ids := map[int]string{}
+	for _, of := range gpus {
+		maps.Copy(ids, of)
+	}
+	ways := p.ways(ids)
 	if len(ways) == 0 {
 		return nil
 	}
@@ -92,16 +98,4 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 		l.SetDirect(d, ends)
 	}
 	return nil
-}
-
-// endIDs is the GPU of each end. gpus has those of each process, by worker.
-func (p *Pipe) endIDs(gpus []map[int]string) []string {
-	count, _ := p.cfg.replicas()
-	out := make([]string, count*len(p.workers))
-	for rank, ids := range gpus {
-		for w, id := range ids {
-			out[p.end(rank*count/len(gpus), w)] = id
-		}
-	}
-	return out
 }

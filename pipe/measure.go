@@ -22,7 +22,7 @@ func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	for i, d := range r.p.cfg.Devices {
 		if of[d.Kind] == nil {
 			var err error
-			if of[d.Kind], err = r.measureOn(ctx, d.Kind, i == 0); err != nil {
+			if of[d.Kind], err = r.measureOn(ctx, d.Kind); err != nil {
 				return nil, err
 			}
 		}
@@ -31,8 +31,8 @@ func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	return out, nil
 }
 
-// measureOn measures all stages on a device of a kind. first says that the first stage has that kind.
-func (r *run) measureOn(ctx context.Context, kind torch.Kind, first bool) (chains []profile.Chain, err error) {
+// measureOn measures all stages on a device of a kind.
+func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.Chain, err error) {
 	p := r.p
 	device, release, err := p.measuringDevice(kind)
 	if err != nil {
@@ -41,7 +41,8 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind, first bool) (chain
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
 		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
-		c.Synchronize()                             // the default stream of a GPU measures, and then the stages' streams go on
+		// the default stream of a GPU measures, and then the stages' streams go on
+		c.Synchronize()
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})
@@ -59,17 +60,17 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind, first bool) (chain
 		config := profile.Config{
 			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.targets, 0),
+			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.batch.Target, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
 		if last := len(r.parts) - 1; r.fullMicroBatches() <= last {
-			config.Fewer, config.FewerTarget = part(r.inputs, last), part(r.targets, last)
+			config.Fewer, config.FewerTarget = part(r.batch.Input, last), part(r.batch.Target, last)
 		}
-		if first { // Config.Profile is of a device like that of the first stage
+		if kind == p.cfg.Devices[0].Kind { // Config.Profile is of a device like that of the first stage
 			config.Known = p.cfg.Profile
 		}
-		measured, err := profile.Measure(ctx, p.model, config, part(r.inputs, 0)...)
+		measured, err := profile.Measure(ctx, p.model, config, part(r.batch.Input, 0)...)
 		chains = measured.Chains
 		return err
 	})
@@ -164,7 +165,7 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 			BatchInput: i == 0}
 		if i == 0 {
 			memory.InputHasGradient = room.InputGradient
-			for _, v := range r.inputs {
+			for _, v := range r.batch.Input {
 				if r.inputGrad && v.Tensor.RequiresGrad() {
 					memory.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
 				}
@@ -221,7 +222,7 @@ func (r *run) availableOf(stage int) available {
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
-	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.inputs, func(v Value) bool {
+	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.batch.Input, func(v Value) bool {
 		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
 	})
 	// planned before the update began

@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	"penstock.example/group"
-	"penstock.example/internal/link"
-	"penstock.example/schedule"
 )
 
 // The stages of a pipe may be in several processes, the members of a group. Parcels move between them
@@ -66,12 +64,4 @@ func (p *Pipe) lost(err error) error {
 		}
 	}
 	return err
-}
-
-func (p *Pipe) openLink(program *schedule.Program) link.Link {
-	if p.remote == nil {
-		return p.newLink()
-	}
-	return &link.Mixed{Here: p.newLink(), There: p.remote.Open(program.Capacity),
-		IsHere: func(stage int) bool { return p.stages[stage].Here }}
 }

@@ -319,20 +319,15 @@ func (p *Pipe) Place() error {
 // and buffers of their stages.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	for _, i := range p.mine {
-		d := p.workers[i].device
-		out := plan.Shortage{Stage: -1, Device: d.String(), Limit: d.Memory().Limit, Least: d.Memory().Live,
-			SetBy: "parameters and buffers alone"}
-		unplaced := int64(0)
-		for at, s := range p.stages {
+		first, unplaced, m := -1, int64(0), p.workers[i].device.Memory()
+		for at, s := range slices.Backward(p.stages) {
 			if s.worker == i {
-				unplaced += p.Unplaced(at)
-				if out.Stage < 0 {
-					out.Stage = at
-				}
+				first, unplaced = at, unplaced+p.Unplaced(at)
 			}
 		}
-		if out.Least += unplaced; out.Limit > 0 && unplaced > 0 && out.Least > out.Limit {
-			short = append(short, out)
+		if least := m.Live + unplaced; m.Limit > 0 && unplaced > 0 && least > m.Limit {
+			short = append(short, plan.Shortage{Stage: first, Device: p.workers[i].device.String(),
+				Limit: m.Limit, Least: least, SetBy: "parameters and buffers alone"})
 		}
 	}
 	return short
@@ -377,18 +372,11 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 // Model is the model that was cut, in whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
-// Layers lists the flattened layers of all stages in order, as they were at Open, with their names in
-// the model.
-func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
-
 // limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
 func (p *Pipe) limit() {
 	for i, s := range p.stages {
-		if p.cfg.policies[i] != Optimal || !s.Here {
-			continue
-		}
-		if b := p.cfg.Budget[i]; b > 0 {
-			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, b))
+		if p.cfg.policies[i] == Optimal && s.Here && p.cfg.Budget[i] > 0 {
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, p.cfg.Budget[i]))
 		}
 	}
 }

@@ -318,36 +318,6 @@ func TestNoRows(t *testing.T) {
 	}
 }
 
-// What New refuses of a model.
-func TestNewSaysWhatToDo(t *testing.T) {
-	torchtest.Check(t)
-	pass := func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x }
-	for _, row := range []struct {
-		reason string
-		model  *nn.Sequential
-		cfg    pipe.Config
-		want   []string
-	}{
-		{"no layers", nn.NewSequential(nn.NewSequential()), pipe.Config{},
-			[]string{"the model has no layers", "Add"}},
-		{"skips", nn.NewSequential(stashing(pass, "a")), pipe.Config{},
-			[]string{"skip connections do not match", `"0" stashes "a", which no layer pops`}},
-	} {
-		p, err := pipe.New(row.model, row.cfg)
-		if err == nil {
-			p.Close()
-			nn.Free(row.model)
-			t.Errorf("%s: it was taken", row.reason)
-			continue
-		}
-		for _, want := range append(row.want, "pipe: ") {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %q is not in: %v", row.reason, want, err)
-			}
-		}
-	}
-}
-
 // What Step, Forward and Infer refuse of a batch, before anything runs.
 func TestBatchSaysWhatToDo(t *testing.T) {
 	torchtest.Check(t)

@@ -65,11 +65,6 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 	}
 	p.plans.last.Store(r.plan)
 	r.open(r.plan)
-	for i, s := range r.plan.segments {
-		if s != nil {
-			r.bind(i, s)
-		}
-	}
 	return nil
 }
 
@@ -77,8 +72,8 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if most := p.cfg.Plan.MicroBatches(); n > most {
-		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks to "+
-			"%[2]d", n, most)
+		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks "+
+			"to %[2]d", n, most)
 	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
 		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })
@@ -211,7 +206,7 @@ func (r *run) batchKey() string {
 	if r.loss != nil {
 		fmt.Fprintf(&b, "%#v", r.loss)
 	}
-	for _, list := range [][]Value{r.inputs, r.targets} {
+	for _, list := range [][]Value{r.batch.Input, r.batch.Target} {
 		b.WriteByte(';')
 		for _, v := range list {
 			fmt.Fprintf(&b, " %v %v %v", v.Tensor, v.Whole, v.Tensor.RequiresGrad())

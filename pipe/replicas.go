@@ -33,12 +33,12 @@ func (cfg Config) replicas() (count, index int) {
 	return count, cfg.Group.Rank() / (cfg.Group.Size() / count)
 }
 
-// gpuIDs has, by worker of this process, what tells its GPU from all others, where NCCL reaches it.
+// gpuIDs has, by end, the ID of each GPU of this process that NCCL reaches.
 func (p *Pipe) gpuIDs() map[int]string {
 	out := map[int]string{}
 	for _, w := range p.mine {
 		if id := p.gpus.id(p.workers[w].device); id != "" {
-			out[w] = id
+			out[p.end(p.replica, w)] = id
 		}
 	}
 	return out
@@ -246,7 +246,7 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 }
 
 // sums are the sums over replicas that a worker has begun. They wait for other processes, and the worker
-// may have other stages to go on with. So they run one after the other on a goroutine and stream of their own.
+// may have other stages to go on with. So they run one after the other on a stream of their own.
 //
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘

@@ -133,79 +133,9 @@ func TestDevicesOfReplicas(t *testing.T) {
 	}
 }
 
-// A worker goes on while the gradients of a stage are summed, if it has other stages: replica 1 begins
-// the sum of stage 1 when replica 0 is through with stage 0.
-func TestSumsGoOnBesideTheirWorker(t *testing.T) {
-	torchtest.Check(t)
-	q := problem{model: func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(6, 7), nn.NewTanh(),
-			nn.NewBatchNorm1d(7, nn.BatchNormConfig{}), nn.NewLinear(7, 3))
-	}, rows: 8, steps: 1, loss: nn.CrossEntropy(), input: normal(8, 6), target: classes(8, 3)}
-	want := q.plainReplicas(torch.CPU(0), 2, 2, 5)
-	through := make(chan struct{})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_, errs := each(2, func(g *group.Group) (struct{}, error) {
-		model := q.model()
-		defer nn.Free(model)
-		d := torch.CPU(10 + g.Rank())
-		p, err := pipe.New(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d},
-			Chunks: 2, Seed: 5, Group: g, Replicas: 2, Record: true})
-		if err != nil {
-			return struct{}{}, err
-		}
-		defer p.Close()
-		program, err := p.Program(2)
-		if err != nil {
-			return struct{}{}, err
-		}
-		sum := func(stage int) int {
-			id, _ := program.Graph().IndexOf(schedule.Action{Kind: schedule.Reduce, Stage: stage})
-			return id
-		}
-		p.Hold(func(_, action int) {
-			switch {
-			case g.Rank() == 0 && action == sum(0):
-				close(through)
-			case g.Rank() == 1 && action == sum(1):
-				select {
-				case <-through:
-				case <-ctx.Done():
-				}
-			}
-		})
-		c := torch.NewCtx(torch.Options{Threads: 1})
-		defer c.Close()
-		result, err := p.Step(ctx, pipe.Batch{Input: pipe.Rows(q.input(c, 0)),
-			Target: pipe.Rows(q.target(c, 0))}, q.loss)
-		if err != nil {
-			return struct{}{}, err
-		}
-		for _, s := range nn.Params(model) {
-			if string(gradient(s)) != string(want.values["gradient of "+s.Name]) {
-				return struct{}{}, fmt.Errorf("%s has another gradient than the plain loop", s.Name)
-			}
-		}
-		sums := 0
-		for _, e := range result.Timeline.Events {
-			if e.Action.Kind == schedule.Reduce {
-				sums++
-			}
-		}
-		if sums != 2 {
-			return struct{}{}, fmt.Errorf("the timeline has %d sums; want 2:\n%s", sums,
-				result.Timeline.Grid())
-		}
-		return struct{}{}, nil
-	})
-	for rank, err := range errs {
-		if err != nil {
-			t.Errorf("replica %d: %v", rank, err)
-		}
-	}
-}
-
-// A sum that goes on beside its worker holds a part of another replica. Plans count it for as long as
+// A worker goes on while the gradients of a stage are summed, if it has other stages: here replica 0 begins
+// the sum of stage 1 when replica 1 is through with stage 0. The sum holds a part of another replica. Plans
+// count it for as long as
 // it may be there, here until the last backward of a stage with more gradients.
 func TestSumsAreInThePlan(t *testing.T) {
 	torchtest.Check(t)

@@ -22,8 +22,6 @@ type run struct {
 	retain   bool // the backward that runs is not the last
 	gathers  bool // the pass ends with gathering the outputs
 	batch    Batch
-	inputs   []Value
-	targets  []Value
 	// inputGrad says that an input wants its gradient. noGrad has the inputs that want one and had none
 	// when the pass began. inputGrads are those of a batch within a layer.
 	inputGrad  bool
@@ -77,7 +75,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	if b.Within != nil {
 		b.Extras = b.Within.Extras()
 	}
-	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, total: total}
+	r := &run{p: p, training: training, back: back, batch: b, total: total}
 	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
 	if count, index := p.cfg.replicas(); !back || count == 1 {
 		r.parts = split(total, p.cfg.Chunks)
@@ -97,9 +95,6 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 				r.states[s][i].init(p.stages[s])
 			}
 		}
-	}
-	for s := range r.states {
-		r.bind(s, p.stages[s].oneUnit)
 	}
 	r.wanted = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
@@ -131,25 +126,35 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 // fewer rows than replicas.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
-// open makes the link of the run of a plan. Its backward goes over the link of its forward.
+// open makes the link of the run of a plan, and its executions ready.
 func (r *run) open(plan *prepared) {
-	if r.link == nil {
-		r.link = r.p.openLink(plan.plan.Program)
+	if r.link != nil {
+		return
 	}
-}
-
-func (r *run) bind(stage int, s *segment.Segment) {
-	for i := range r.states[stage] {
-		context := func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) }
-		r.states[stage][i].execution.Begin(s, context)
+	for stage, s := range r.p.stages {
+		of := plan.segments[stage]
+		if of == nil {
+			if of = s.oneUnit; r.loss != nil && r.last(stage) {
+				of = s.oneUnitWithLoss
+			}
+		}
+		for i := range r.states[stage] {
+			r.states[stage][i].execution.Begin(of, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+				return r.context(c, stage, i, run)
+			})
+		}
+	}
+	if r.link = r.p.newLink(); r.p.remote != nil {
+		r.link = &link.Mixed{Here: r.link, There: r.p.remote.Open(plan.plan.Program.Capacity),
+			IsHere: func(stage int) bool { return r.p.stages[stage].Here }}
 	}
 }
 
 // setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
 func (r *run) setLoss(loss nn.Loss) error {
-	r.loss, r.targets = loss, r.batch.Target
 	last := r.p.last()
-	total, err := countRows("target", r.targets, false, last)
+	r.loss = loss
+	total, err := countRows("target", r.batch.Target, false, last)
 	if err != nil {
 		return err
 	}
@@ -157,7 +162,6 @@ func (r *run) setLoss(loss nn.Loss) error {
 		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
 			total)
 	}
-	r.bind(len(r.p.stages)-1, last.oneUnitWithLoss)
 	return nil
 }
 
@@ -276,7 +280,8 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
-		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips,
+		Extras: r.batch.Extras,
 	}
 	if r.deferred != nil {
 		cfg.Deferred = r.deferred[stage]
@@ -290,10 +295,10 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 // viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
 func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 	c.SetGrad(false)
-	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)),
-		Lent: true}
-	for i, v := range r.inputs {
-		if k := slices.Index(r.inputs[:i], v); k >= 0 {
+	n := len(r.batch.Input)
+	in := segment.Arrival{Tensors: make([]*torch.Tensor, n), Wants: make([]bool, n), Lent: true}
+	for i, v := range r.batch.Input {
+		if k := slices.Index(r.batch.Input[:i], v); k >= 0 {
 			in.Tensors[i] = in.Tensors[k]
 		} else {
 			in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
@@ -306,8 +311,8 @@ func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 // targetsOf returns a micro-batch's part of the targets: views of its rows.
 func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	if r.wanted[microBatch] == nil {
-		list := make([]*torch.Tensor, len(r.targets))
-		for i, v := range r.targets {
+		list := make([]*torch.Tensor, len(r.batch.Target))
+		for i, v := range r.batch.Target {
 			list[i] = c.Keep(r.parts[microBatch].part(c, v))
 		}
 		r.wanted[microBatch] = list
@@ -327,7 +332,7 @@ func (r *run) begin(worker int) {
 	}
 	if worker == r.p.stages[0].worker && r.inputGrad {
 		r.noGrad = nil
-		for _, v := range r.inputs {
+		for _, v := range r.batch.Input {
 			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
 				r.noGrad = append(r.noGrad, v)
 			}

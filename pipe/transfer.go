@@ -256,7 +256,8 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	if queued {
 		route.Move(p.Ready,
 			func() { each(func(i int, t *torch.Tensor) { here[i] = engine.MemoryLike(c, t) }) },
-			func() { each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }) }, free)
+			func() { each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }) },
+			free)
 	} else {
 		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })
 	}
