@@ -15,23 +15,7 @@ type arraySet struct {
 	tables        [][256]float32 // of Uint8 inputs, by channel
 }
 
-// NewArrays returns the data set of inputs [n, ...] and targets [n, ...]. It keeps both. Their kinds say
-// the task (Info.Task):
-//
-//	inputs                           targets              task
-//	Float32 or Uint8 [n, ...]        Int64 [n]            classification
-//	Float32 or Uint8 [n, c, h, w]    Int64 [n, h, w]      segmentation
-//	Float32 or Uint8 [n, ...]        Float32 [n, k]       regression
-//	Int64 [n, t]                     Int64 [n, t]         next token
-//
-// classes is the number of classes; 0 means one more than the greatest target or token. An error names
-// the sample: no samples, shapes that do not match, a class that is not in [0, classes), a number that is
-// not finite, or a single class.
-func NewArrays(name string, classes int, input, target Array) (Dataset, error) {
-	a, err := newArrays(name, classes, input, target)
-	return a, named(name, err)
-}
-
+// newArrays is the data set of inputs [n, ...] and targets [n, ...]. It keeps both.
 func newArrays(name string, classes int, input, target Array) (*arraySet, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
 		return nil, err
@@ -44,7 +28,7 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
-		a.tables, _ = a.info.byteTables() // which are not normalised
+		a.tables = a.info.byteTables() // which are not normalised
 	}
 	if shape := a.info.Input.Shape; a.info.Input.Kind == Float32 && len(shape) == 3 {
 		a.info.Pad = make([]float32, shape[0])
@@ -127,7 +111,7 @@ func checkArray(what string, a Array) error {
 }
 
 // normalise makes (x - mean) / std of the inputs, by channel. It does nothing if both are nil.
-func (a *arraySet) normalise(mean, std []float32) (err error) {
+func (a *arraySet) normalise(mean, std []float32) error {
 	if mean == nil && std == nil {
 		return nil
 	}
@@ -136,9 +120,9 @@ func (a *arraySet) normalise(mean, std []float32) (err error) {
 		return err
 	}
 	if a.input.Kind == Uint8 {
-		a.tables, err = a.info.byteTables()
+		a.tables = a.info.byteTables()
 		a.info.Pad = black(a.tables)
-		return err
+		return nil
 	}
 	for x := range slices.Chunk(a.input.Float32, a.info.Input.Size()) {
 		a.info.normaliseSample(x)
@@ -151,8 +135,7 @@ func (i Info) checkNormal() error {
 	if i.Input.Kind != Float32 || len(i.Input.Shape) != 3 || len(i.Mean) != int(i.Input.Shape[0]) ||
 		len(i.Std) != len(i.Mean) {
 		return fmt.Errorf("mean %v and std %v for inputs %s %v; want a number for each channel of images "+
-			"[channels height width], or none",
-			i.Mean, i.Std, i.Input.Kind, i.Input.Shape)
+			"[channels height width], or none", i.Mean, i.Std, i.Input.Kind, i.Input.Shape)
 	}
 	for c := range i.Mean {
 		if !finite(i.Mean[c]) || !finite(i.Std[c]) || i.Std[c] <= 0 {
@@ -174,17 +157,12 @@ func (i Info) normaliseSample(x []float32) {
 }
 
 // byteTables returns the value of each byte in each channel. Inputs that are no images have one channel.
-func (i Info) byteTables() ([][256]float32, error) {
+func (i Info) byteTables() [][256]float32 {
 	channels := 1
 	if len(i.Input.Shape) == 3 {
 		channels = int(i.Input.Shape[0])
 	}
 	tables := make([][256]float32, channels)
-	if i.Mean != nil || i.Std != nil {
-		if err := i.checkNormal(); err != nil {
-			return nil, err
-		}
-	}
 	for c := range tables {
 		for pixel := range tables[c] {
 			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
@@ -195,7 +173,7 @@ func (i Info) byteTables() ([][256]float32, error) {
 			}
 		}
 	}
-	return tables, nil
+	return tables
 }
 
 // black is the value of a black pixel in each channel.

@@ -87,7 +87,7 @@ func TestImages(t *testing.T) {
 
 // A batch that is large enough is filled in place, and one that held another kind is replaced.
 func TestFillReuses(t *testing.T) {
-	set := must.Get(data.NewText([]byte("abcdefghi"), 2))(t)
+	set := must.Get(data.NewText("abcdefghi", 2))(t)
 	batch := fill(t, set, 0, 1, 2)
 	first := &batch.Input.Int64[0]
 	must.Do(t, set.Fill(&batch, []int{2}))
@@ -107,7 +107,7 @@ func TestFillReuses(t *testing.T) {
 }
 
 func TestFillRefusesIndices(t *testing.T) {
-	text := must.Get(data.NewText([]byte("abcdef"), 2))(t)
+	text := must.Get(data.NewText("abcdef", 2))(t)
 	images := must.Get(data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2),
 		bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1}))(t)
 	synthetic, _, err := data.Synthetic{Train: 2}.Open()

@@ -1,9 +1,6 @@
 package data
 
-import (
-	"fmt"
-	"math"
-)
+import "math"
 
 // Augment changes training images at random, the same way for the same seed, epoch and sample. The
 // zero value changes nothing.
@@ -24,28 +21,22 @@ type Augment struct {
 
 // check returns an error if the augmentation cannot be applied to a set.
 func (a Augment) check(set Dataset) error {
-	refuse := func(problem, remedy string) error {
-		return &ConfigError{Field: "Augment", Value: a, Problem: problem, Remedy: remedy}
-	}
-	info := set.Info()
+	info, remedy := set.Info(), ""
 	pictures, _ := picturesOf(set, nil)
-	switch {
-	case a.Crop < 0:
-		return refuse("Crop is negative", "want a Crop of at least 0")
-	case !(a.Scale >= 0 && a.Scale <= 1):
-		return refuse("Scale is no share", "want a Scale from 0 to 1")
+	switch shape := info.Input.Shape; {
+	case a == Augment{}:
+		return nil
+	case a.Crop < 0 || !(a.Scale >= 0 && a.Scale <= 1):
+		remedy = "want a Crop of at least 0, and a Scale from 0 to 1"
 	case a.Scale > 0 && pictures == nil:
-		return refuse("the images have their size already",
-			"want a Scale of 0, or a set that is read from pictures")
+		remedy = "want a Scale of 0, or a set that is read from pictures"
+	case info.Input.Kind != Float32 || len(shape) != 3 || len(info.Pad) != int(shape[0]) ||
+		len(info.Target.Shape) == 2:
+		remedy = "want images with targets that are no images, or no augmentation"
+	default:
+		return nil
 	}
-	if shape := info.Input.Shape; a != (Augment{}) && (info.Input.Kind != Float32 || len(shape) != 3 ||
-		int64(len(info.Pad)) != shape[0] || len(info.Target.Shape) == 2) {
-		return refuse(fmt.Sprintf("inputs are %v %v with pad %v and targets %v", info.Input.Kind, shape,
-			info.Pad, info.Target.Shape),
-			"want images, float32 [channels height width] with a pad per channel and targets that are no "+
-				"images, or no augmentation")
-	}
-	return nil
+	return &ConfigError{Field: "Augment", Value: a, Remedy: remedy}
 }
 
 // view is a random change of a sample's image.

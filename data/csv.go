@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 )
 
@@ -35,21 +34,14 @@ type CSV struct {
 	Header    bool
 	Separator rune // 0 means a comma
 
-	// Standardise gives each column the mean 0 and the deviation 1 in the samples to train with.
+	// Standardise gives each column the mean 0 and the deviation 1 in the samples to train with. With
+	// Options.TrainedOn that set's numbers count.
 	Standardise bool
 }
 
 // openCSV reads tables. The samples to train with give the classes.
 func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
-	if c.Task != "" && c.Task != Classification && c.Task != Regression {
-		return nil, nil, &ConfigError{Field: "Task", Value: c.Task,
-			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Regression)})}
-	}
-	if o.TrainedOn != nil && c.Standardise && o.Mean == nil {
-		return nil, nil, &ConfigError{Field: "Standardise", Value: true,
-			Problem: "the model was trained with columns as they are", Remedy: "want it left out"}
-	}
 	var sets []*arraySet
 	var names []string
 	for _, path := range paths {
@@ -175,8 +167,7 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 			target = i
 		} else if target = n - 1; err != nil || n < 1 || n > len(first) {
 			return nil, fmt.Errorf("no column %q; want a name in the header, or a number from 1 to %d",
-				c.Target,
-				len(first))
+				c.Target, len(first))
 		}
 	}
 	place := map[string]int{}
@@ -196,15 +187,9 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 		at, ok := place[name]
 		if !ok || len(trainedOn.Columns) != len(first) {
 			return nil, fmt.Errorf("the columns are %s, and the model was trained with %s; want the "+
-				"same, in any order",
-				strings.Join(first, ", "), strings.Join(trainedOn.Columns, ", "))
+				"same, in any order", strings.Join(first, ", "), strings.Join(trainedOn.Columns, ", "))
 		}
 		order[i] = at
-	}
-	if name := first[order[len(order)-1]]; c.Target != "" && header && name != c.Target &&
-		slices.Contains(first, c.Target) {
-		return nil, fmt.Errorf("the target is %q, and the model was trained for %q; want that one",
-			c.Target, name)
 	}
 	return order, nil
 }

@@ -61,8 +61,7 @@ func (i Info) checkTokenizer(sum string) error {
 		return nil
 	}
 	return fmt.Errorf("the tokenizer's vocabulary and merges have the SHA-256 %s, and the model was "+
-		"trained with those of %s; want the tokenizer that it was trained with",
-		sum, i.Tokenizer)
+		"trained with those of %s; want the tokenizer that it was trained with", sum, i.Tokenizer)
 }
 
 // Task is the kind of answer that a data set trains a model for.

@@ -13,3 +13,8 @@ func NewImages(name string, classes int, images, labels Array, mean, std []float
 	}
 	return set, err
 }
+
+// NewText is a text as bytes.
+func NewText(text string, window int) (Dataset, error) {
+	return newText([]byte(text), 1, window, Info{Name: "text", Classes: 256, Source: Uint8})
+}

@@ -2,9 +2,9 @@ package data
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -48,15 +48,15 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 		return nil, nil, &ConfigError{Field: "Channels", Value: channels,
 			Remedy: "want 3 for colours, or 1 for the brightness"}
 	}
-	var parts [][]pictureFile
+	var files [][]pictureFile
 	var classes []string
 	directory := ""
 	for _, path := range paths {
 		class := filepath.Dir(path)
 		if d := filepath.Dir(class); d != directory {
-			directory, parts = d, append(parts, nil)
+			directory, files = d, append(files, nil)
 		}
-		last, name := len(parts)-1, filepath.Base(class)
+		last, name := len(files)-1, filepath.Base(class)
 		if last == 0 && !slices.Contains(classes, name) {
 			classes = append(classes, name)
 		}
@@ -65,7 +65,7 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 			return nil, nil, fmt.Errorf("%s is no class to train with; those are %s", class,
 				strings.Join(classes, ", "))
 		}
-		parts[last] = append(parts[last], pictureFile{path, label})
+		files[last] = append(files[last], pictureFile{path, label})
 	}
 	if len(classes) < 2 {
 		return nil, nil, fmt.Errorf("classes %q; want at least two, each with a directory of pictures",
@@ -74,14 +74,14 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 	info := Info{Name: "images", Classes: len(classes), ClassNames: classes, Source: Uint8,
 		Input: Spec{Float32, []int64{int64(channels), int64(size), int64(size)}}, Target: Spec{Kind: Int64}}
 	info.Mean, info.Std = o.normal(imageNetMean[channels], imageNetStd[channels])
-	tables, err := info.byteTables()
-	if err != nil {
+	if err := info.checkNormal(); err != nil {
 		return nil, nil, err
 	}
+	tables := info.byteTables()
 	info.Pad = black(tables)
 	var sets []Dataset
-	for _, files := range parts {
-		sets = append(sets, &folder{info, files, tables})
+	for _, part := range files {
+		sets = append(sets, &folder{info, part, tables})
 	}
 	return trainAndTest(o, sets)
 }
@@ -89,20 +89,14 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 // folderFiles lists pictures in the order of classes and names: DIR/train/CLASS, then DIR/val/CLASS or
 // DIR/test/CLASS, or else DIR/CLASS. A class need not be in the part to test with.
 func folderFiles(directory string) (paths []string, err error) {
-	isDirectory := func(path string) bool {
-		info, err := os.Stat(path)
-		return err == nil && info.IsDir()
+	directories, err := parts(directory, "%s")
+	if errors.Is(err, fs.ErrNotExist) {
+		directories, err = []string{directory}, nil
 	}
-	parts := []string{directory}
-	if train := filepath.Join(directory, "train"); isDirectory(train) {
-		parts = []string{train}
-		for _, name := range []string{"val", "test"} {
-			if path := filepath.Join(directory, name); len(parts) == 1 && isDirectory(path) {
-				parts = append(parts, path)
-			}
-		}
+	if err != nil {
+		return nil, err
 	}
-	for _, part := range parts {
+	for _, part := range directories {
 		classes, err := visible(part, fs.FileInfo.IsDir)
 		if err == nil && classes == nil {
 			err = fmt.Errorf("no directory in %s", part)

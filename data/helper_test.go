@@ -25,9 +25,7 @@ func zipped(t *testing.T, content []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	if _, err := w.Write(content); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write(content))(t)
 	must.Do(t, w.Close())
 	return b.Bytes()
 }
@@ -61,4 +59,12 @@ func wantError(t *testing.T, err error, parts ...string) {
 			t.Errorf("error %q, want %q in it", err, part)
 		}
 	}
+}
+
+// open is data.Open.
+func open(t must.T, name, directory string, o data.Options) (train, test data.Dataset) {
+	t.Helper()
+	train, test, err := data.Open(name, directory, o)
+	must.Do(t, err)
+	return train, test
 }

@@ -47,25 +47,22 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 	return x, named("inputs", err)
 }
 
-func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (x *Inputs, err error) {
-	x = &Inputs{info: info, tokenizer: t}
+func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
+	x := &Inputs{info: info, tokenizer: t}
 	if len(paths) == 0 {
 		return nil, errors.New("no files; want at least one")
 	}
 	if t != nil {
 		if info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes {
-			return nil, fmt.Errorf("the tokenizer has %d tokens, and the samples are %v %v with %d "+
-				"classes; want the tokenizer that the set was made with", t.Len(), info.Input.Kind,
-				info.Input.Shape, info.Classes)
+			return nil, fmt.Errorf("the tokenizer has %d tokens, and the model is for %d classes of %s; want "+
+				"the tokenizer that the set was made with", t.Len(), info.Classes, info.Name)
 		}
 		if err := info.checkTokenizer(t.Sum()); err != nil {
 			return nil, err
 		}
 	}
 	if info.Source == Uint8 && info.Input.Kind == Float32 {
-		if x.tables, err = info.byteTables(); err != nil {
-			return nil, err
-		}
+		x.tables = info.byteTables()
 	}
 	for _, path := range paths {
 		if err := x.add(path); err != nil {
@@ -163,8 +160,7 @@ func (x *Inputs) addArray(path string, a Array) error {
 	return nil
 }
 
-// rowsOf is the number of samples in an array: 1, or its first dimension.
-// Dimensions of 1 do not count.
+// rowsOf is the number of samples in an array: 1, or its first dimension. Dimensions of 1 do not count.
 func rowsOf(array, sample []int64) (int, bool) {
 	if len(array) > 0 && slices.Equal(array[1:], sample) {
 		return int(array[0]), true
@@ -185,8 +181,7 @@ func (x *Inputs) addTokens(path string, row int, tokens []int64) error {
 	for i, token := range tokens {
 		if token < 0 || token >= int64(x.info.Classes) {
 			return fmt.Errorf("token %d of row %d is %d; want 0 to %d: the model was trained with other "+
-				"tokens",
-				i, row, token, x.info.Classes-1)
+				"tokens", i, row, token, x.info.Classes-1)
 		}
 	}
 	tokens = tokens[max(len(tokens)-x.info.Input.Size(), 0):]

@@ -33,9 +33,7 @@ var (
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
 func decodeNPY(file []byte) (Array, error) {
 	if !bytes.HasPrefix(file, []byte(npyMagic)) || len(file) < 12 {
-		return Array{}, fmt.Errorf("it begins with %q; want %q: this is no npy file",
-			file[:min(len(file), 6)],
-			npyMagic)
+		return Array{}, fmt.Errorf("it begins with %q: this is no npy file", file[:min(len(file), 6)])
 	}
 	var length, rest = int(binary.LittleEndian.Uint32(file[8:])), file[12:]
 	switch version := [2]byte(file[6:]); version {
@@ -82,8 +80,7 @@ func decodeIDX(file []byte) (Array, error) {
 	}
 	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
 		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
-			"or no IDX file of bytes",
-			file[:min(len(file), 4)])
+			"or no IDX file of bytes", file[:min(len(file), 4)])
 	}
 	var shape []int64
 	rest := file[4:]
@@ -147,28 +144,13 @@ func readArray(path string, decode func([]byte) (Array, error)) (Array, error) {
 }
 
 // npyFiles lists inputs and targets to train with, and to test with if they exist.
-func npyFiles(directory string) (paths []string, err error) {
-	find := func(name string) (string, error) { return locate([]string{directory}, name) }
-	parts := []string{""}
-	if _, err := find("x.npy"); err != nil {
-		parts = []string{"train_"}
-		for _, part := range []string{"val_", "test_"} {
-			if _, err := find(part + "x.npy"); err == nil {
-				parts = append(parts, part)
-				break
-			}
-		}
+func npyFiles(directory string) ([]string, error) {
+	x, err := locate([]string{directory}, "x.npy")
+	if err != nil {
+		return parts(directory, "%s_x.npy", "%s_y.npy")
 	}
-	for _, part := range parts {
-		for _, name := range []string{"x.npy", "y.npy"} {
-			path, err := find(part + name)
-			if err != nil {
-				return nil, err
-			}
-			paths = append(paths, path)
-		}
-	}
-	return paths, nil
+	y, err := locate([]string{directory}, "y.npy")
+	return []string{x, y}, err
 }
 
 // openNPY reads arrays from files: inputs and targets by turns.

@@ -23,28 +23,18 @@ type Options struct {
 	// that are not read from images ignore them.
 	Mean, Std []float32
 
-	// Size is the height and width that pictures are resized to. 0 means 224.
-	Size int
+	Size       int // height and width that pictures are resized to; 0 means 224
+	Channels   int // 3 for pictures in colour, 1 for their brightness; 0 means 3
+	Classes    int // of npy and tokens; 0 means one more than the greatest that is in the files
+	TokenBytes int // width of a token in a file, 2 or 4; 0 means 2
 
-	// Channels is 3 for pictures in colour, 1 for their brightness. 0 means 3.
-	Channels int
-
-	// Classes is how many classes npy and tokens have. 0 means one more than the greatest that is in
-	// the files.
-	Classes int
-
-	// TokenBytes is the width of a token in a file, 2 or 4. 0 means 2.
-	TokenBytes int
-
-	// CSV says how files of rows are read.
-	CSV CSV
+	CSV CSV // how files of rows are read
 
 	// Augment is how images to train with are changed. Open checks it against the set, and it is
 	// for the caller to give to the Loader.
 	Augment Augment
 
-	// Window is the length of a sample of text in bytes, or in tokens. 0 means 128.
-	Window int
+	Window int // length of a sample of text in bytes, or in tokens; 0 means 128
 
 	// Tokenizer is where the tokenizer is that makes tokens of text, as tokenizer.Open takes it. ""
 	// leaves the text's bytes.
@@ -63,8 +53,7 @@ type Options struct {
 	// is none.
 	TrainedOn *Info
 
-	// Synthetic describes the set named synthetic.
-	Synthetic Synthetic
+	Synthetic Synthetic // the set named synthetic
 }
 
 // normal returns the mean and the deviation to use in place of a set's own.
@@ -76,18 +65,6 @@ func (o Options) normal(mean, std []float32) ([]float32, []float32) {
 		std = o.Std
 	}
 	return mean, std
-}
-
-// asTrained completes options by TrainedOn, and by the usual window.
-func (o Options) asTrained() Options {
-	o.Window = cmp.Or(o.Window, 128)
-	t := o.TrainedOn
-	if t == nil {
-		return o
-	}
-	o.Mean, o.Std = o.normal(t.Mean, t.Std)
-	o.CSV.Task = cmp.Or(o.CSV.Task, t.Task())
-	return o
 }
 
 // set is a data set that Open knows.
@@ -105,8 +82,7 @@ var sets = map[string]set{
 	"fashion-mnist": fashionMNIST.set(),
 	"cifar10":       cifar10.set(),
 	"images": {classes, "a directory with a directory of PNG, JPEG or GIF files for each class, or with " +
-		"such " +
-		"in train and val", "", folderSettings, folderFiles, openFolder},
+		"such in train and val", "", folderSettings, folderFiles, openFolder},
 	"npy": {[]Task{Classification, Regression, Segmentation, NextToken},
 		"a directory with x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy", "",
 		npySettings, npyFiles, openNPY},
@@ -134,8 +110,9 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	fashion-mnist  the same names; directory may be "" where Debian's dataset-fashion-mnist is installed
 //	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin with them in it
 //	images         DIR/train/CLASS/*.png, .jpg, .jpeg, .gif and DIR/val/CLASS, or DIR/test/CLASS; or DIR/CLASS
-//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy, test_y.npy (or val_): see NewArrays for what
-//	               they may be; rows of numbers are images of one pixel, [k 1 1]
+//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy, test_y.npy (or val_). Inputs are float32 or
+//	               uint8 with classes, int64 [n], masks, int64 [n h w], or numbers, float32 [n k]; or tokens,
+//	               int64 [n t], as inputs and targets. Rows of numbers are images of one pixel, [k 1 1]
 //	csv            a file, or a directory with train.csv and test.csv, or val.csv: see CSV
 //	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin, or test.bin
 //	text           a file, or a directory of .txt files, in the order of their names; as bytes, or as tokens of
@@ -151,8 +128,12 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	paths, err := s.list(directory)
+	if o.Window = cmp.Or(o.Window, 128); o.TrainedOn != nil {
+		o.Mean, o.Std = o.normal(o.TrainedOn.Mean, o.TrainedOn.Std)
+		o.CSV.Task = cmp.Or(o.CSV.Task, o.TrainedOn.Task())
+	}
 	if err == nil {
-		train, test, err = s.open(paths, o.asTrained())
+		train, test, err = s.open(paths, o)
 	}
 	if err == nil {
 		err = o.Augment.check(train)
@@ -221,23 +202,35 @@ func find(name string) (set, error) {
 // partsWanted is what partFiles finds.
 const partsWanted = "a file, or a directory with train.%[1]s and val.%[1]s or test.%[1]s"
 
-// partFiles lists the file at path, or, of a directory, train.EXT and the one to test with if there
-// is one: val.EXT or test.EXT.
+// partFiles lists the file at path, or parts of a directory.
 func partFiles(extension string) func(path string) ([]string, error) {
 	return func(path string) ([]string, error) {
 		if info, err := os.Stat(path); err != nil || !info.IsDir() {
 			return []string{path}, err
 		}
-		train, err := locate([]string{path}, "train."+extension)
-		if err != nil {
-			return nil, err
-		}
-		test, err := locate([]string{path}, "val."+extension, "test."+extension)
-		if errors.Is(err, fs.ErrNotExist) {
-			return []string{train}, nil
-		}
-		return []string{train, test}, err
+		return parts(path, "%s."+extension)
 	}
+}
+
+// parts lists the files with these names, "train" in place of %s, and those to test with if there are some,
+// with "val" or "test".
+func parts(directory string, names ...string) (paths []string, err error) {
+	for _, part := range []string{"train", "val", "test"} {
+		for i, name := range names {
+			path, err := locate([]string{directory}, fmt.Sprintf(name, part))
+			if i == 0 && len(paths) > 0 && errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			if err != nil {
+				return nil, err
+			}
+			paths = append(paths, path)
+		}
+		if len(paths) == 2*len(names) {
+			break
+		}
+	}
+	return paths, nil
 }
 
 // locate returns the path of the first of the names that is in one of the directories.
@@ -283,8 +276,7 @@ func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err erro
 	a, b := sets[0].Info(), sets[1].Info()
 	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
 		return nil, nil, fmt.Errorf("samples to train with are %v and %v, to test with %v and %v; want "+
-			"the same shapes and kinds",
-			a.Input, a.Target, b.Input, b.Target)
+			"the same shapes and kinds", a.Input, a.Target, b.Input, b.Target)
 	}
 	if o.Holdout != 0 {
 		return nil, nil, &ConfigError{Field: "Holdout", Value: o.Holdout,

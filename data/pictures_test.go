@@ -71,10 +71,7 @@ func TestImageFolder(t *testing.T) {
 		"train/dog/notes.txt": nil, "train/.hidden/x": nil, "val/dog/a.png": pngOf(t, p),
 		"test/dog/z.txt": nil,
 	})
-	train, test, err := data.Open("images", directory, data.Options{Size: 4, Mean: half, Std: half})
-	if err != nil {
-		t.Fatal(err)
-	}
+	train, test := open(t, "images", directory, data.Options{Size: 4, Mean: half, Std: half})
 	info := train.Info()
 	if train.Len() != 3 || test.Len() != 1 || info.Classes != 2 ||
 		!slices.Equal(info.ClassNames, []string{"cat", "dog"}) ||
@@ -118,10 +115,7 @@ func TestPicturesAreResized(t *testing.T) {
 	}
 	directory := directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, p), "b/1.png": pngOf(t, p)})
 	zero, one := []float32{0}, []float32{1.0 / 255}
-	train, _, err := data.Open("images", directory, data.Options{Size: 2, Channels: 1, Mean: zero, Std: one})
-	if err != nil {
-		t.Fatal(err)
-	}
+	train, _ := open(t, "images", directory, data.Options{Size: 2, Channels: 1, Mean: zero, Std: one})
 	got := fill(t, train, 0).Input.Float32
 	if len(got) != 4 || got[0] < 100 || got[0] > 125 || got[1] < 175 || got[1] > 200 || got[0] != got[2] ||
 		got[1] != got[3] {
@@ -133,11 +127,8 @@ func TestPicturesAreResized(t *testing.T) {
 	}
 	directory = directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, transparent),
 		"b/1.png": pngOf(t, transparent)})
-	train, _, err = data.Open("images", directory,
+	train, _ = open(t, "images", directory,
 		data.Options{Size: 2, Mean: []float32{0, 0, 0}, Std: []float32{1, 1, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if got := fill(t, train, 0).Input.Float32; slices.Max(got) != 0 {
 		t.Errorf("transparent pixels are %v, want black", got)
 	}
@@ -194,13 +185,10 @@ func TestDamagedPicturesAreNamed(t *testing.T) {
 	} {
 		directory := directoryOf(t, map[string][]byte{"cat/a.png": content, "dog/a.png": whole,
 			"dog/b.png": whole})
-		set, _, err := data.Open("images", directory,
+		set, _ := open(t, "images", directory,
 			data.Options{Size: 4, Holdout: 0.01, Seed: seedThatKeeps(t, directory)})
-		if err != nil {
-			t.Fatal(err)
-		}
 		var batch data.Batch
-		err = set.Fill(&batch, []int{0, 1})
+		err := set.Fill(&batch, []int{0, 1})
 		if name == "huge" {
 			wantError(t, err, "it is 65536 x 65536, and at least a pixel and at most 134217728 are read")
 		}
@@ -210,10 +198,7 @@ func TestDamagedPicturesAreNamed(t *testing.T) {
 	directory := directoryOf(t, map[string][]byte{"cat/b.png": whole, "dog/a.png": whole})
 	pipe := filepath.Join(directory, "cat/a.png")
 	must.Do(t, syscall.Mkfifo(pipe, 0o666))
-	set, _, err := data.Open("images", directory, data.Options{Size: 4, Seed: seedThatKeeps(t, directory)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, _ := open(t, "images", directory, data.Options{Size: 4, Seed: seedThatKeeps(t, directory)})
 	var batch data.Batch
 	wantError(t, set.Fill(&batch, []int{0, 1}), pipe, "named pipe")
 	must.Do(t, os.Remove(pipe))
@@ -399,11 +384,8 @@ func TestInputsAreTheSets(t *testing.T) {
 	set := must.Get(data.FromSlices(numbers, []int64{3}, []float32{1, 2}))(t)
 	compareInputs(t, set, npyFile(t, "<f4", numbers, 2, 3))
 	path := file(t, "x.csv", []byte("1,2,a\n3,5,b\n4,9,a\n6,1,b\n"))
-	train, _, err := data.Open("csv", path,
+	train, _ := open(t, "csv", path,
 		data.Options{CSV: data.CSV{Standardise: true}, Holdout: 0.25, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
 	kept := fill(t, train, 0, 1, 2).Input.Float32
 	all := inputs(t, train.Info(), npyFile(t, "<f4", []float32{1, 2, 3, 5, 4, 9, 6, 1}, 4, 2))
 	made, found := fill(t, all, 0, 1, 2, 3).Input.Float32, 0
@@ -433,7 +415,7 @@ func compareInputs(t *testing.T, set data.Dataset, paths ...string) {
 
 // Of a text the last bytes count; what is missing is zeros, and Length says so.
 func TestInputsOfTokens(t *testing.T) {
-	text := must.Get(data.NewText([]byte("0123456789"), 4))(t)
+	text := must.Get(data.NewText("0123456789", 4))(t)
 	x := inputs(t, text.Info(), file(t, "a.txt", []byte("abcdefg")), file(t, "b.txt", []byte("xy")),
 		npyFile(t, "<i8", []int64{3, 200}, 2, 1))
 	want := []int64{'d', 'e', 'f', 'g', 'x', 'y', 0, 0, 3, 0, 0, 0, 200, 0, 0, 0}

@@ -8,16 +8,16 @@ type number interface {
 }
 
 // FromSlices returns the data set of inputs of this shape, one after the other in row-major order,
-// and their targets. It is NewArrays for slices:
+// and their targets:
 //
 //	set, err := data.FromSlices(pixels, []int64{3, 32, 32}, labels) // []uint8, []int
 //	set, err := data.FromSlices(rows, []int64{13}, prices)          // []float64, []float64
 //
 // Inputs of float32 and float64 are Float32, uint8 are images or others of bytes, and other whole
-// numbers are tokens. Targets that are whole numbers are classes: one for each input, or one for each
-// pixel or token. Other targets are numbers; each input has the same count of them. Slices of
-// float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns NewArrays'
-// errors, and one for slices of lengths that do not fit.
+// numbers are tokens. Targets that are whole numbers are classes, from 0 to the greatest: one for each
+// input, or one for each pixel or token. Other targets are numbers; each input has the same count of
+// them. Slices of float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns an
+// error for lengths that do not fit, numbers that are not finite, and a single class.
 func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, error) {
 	x, y := array(inputs, true), array(targets, false)
 	size := int64((Spec{Shape: shape}).Size())
@@ -38,7 +38,8 @@ func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, e
 	} else if each > 1 || y.Kind == Float32 || x.Kind == Int64 {
 		y.Shape = append(y.Shape, each)
 	}
-	return NewArrays("slices", 0, x, y)
+	set, err := newArrays("slices", 0, x, y)
+	return set, named("slices", err)
 }
 
 // array is an Array without its shape. Bytes stay bytes only in inputs.

@@ -34,46 +34,29 @@ type textSet struct {
 	first, length int    // samples of the source
 }
 
-// NewText returns a data set of the content, which it keeps. It returns an error if window is below
-// one or the content is shorter than one sample.
-func NewText(content []byte, window int) (Dataset, error) {
-	t, err := newBytes(content, window)
-	return t, named("text", err)
-}
-
-func newBytes(content []byte, window int) (*textSet, error) {
-	return newText(bytes.NewReader(content), fmt.Sprintf("%d bytes", len(content)), len(content), 1, window,
-		Info{Name: "text", Classes: 256, Source: Uint8})
-}
-
 // NewTokens returns a data set of tokens: the Len of the tokenizer that made them is how many classes
-// there are. It returns an error if window is below one, there are fewer tokens than one sample has, or a
-// token is no class.
+// there are. It returns an error if window is below one, or there are fewer tokens than one sample has.
 //
 //	ids, err := t.Encode(text) // a tokenizer.Tokenizer
 //	set, err := data.NewTokens(ids, t.Len(), 128)
 func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
-	content := make([]byte, 0, 4*len(tokens))
-	for i, token := range tokens {
-		if token < 0 || int(token) >= classes {
-			return nil, fmt.Errorf("data: text: token %d is %d; want 0 to %d: more classes, or the "+
-				"tokenizer that they were counted for", i, token, classes-1)
-		}
-		content = binary.LittleEndian.AppendUint32(content, uint32(token))
-	}
-	t, err := newTokens(content, classes, window)
+	content := make([]byte, 4*len(tokens))
+	binary.Encode(content, binary.LittleEndian, tokens)
+	t, err := newText(content, 4, window, Info{Name: "text", Classes: classes, Source: Int64})
 	return t, named("text", err)
 }
 
-// newTokens is the set of tokens of 4 bytes each.
-func newTokens(content []byte, classes, window int) (*textSet, error) {
-	size := len(content) / 4
-	return newText(bytes.NewReader(content), fmt.Sprintf("%d tokens", size), size, 4, window,
-		Info{Name: "text", Classes: classes, Source: Int64})
+// newText is the set of tokens in memory.
+func newText(content []byte, width, window int, info Info) (*textSet, error) {
+	size, unit := len(content)/width, "tokens"
+	if width == 1 {
+		unit = "bytes"
+	}
+	return openTextSet(bytes.NewReader(content), fmt.Sprintf("%d %s", size, unit), size, width, window, info)
 }
 
-// newText is the set of a source of size tokens.
-func newText(source io.ReaderAt, what string, size, width, window int, info Info) (*textSet, error) {
+// openTextSet is the set of a source of size tokens.
+func openTextSet(source io.ReaderAt, what string, size, width, window int, info Info) (*textSet, error) {
 	if err := arg.AtLeast("", "Window", window, 1); err != nil {
 		return nil, err
 	}
@@ -142,9 +125,8 @@ func classesIn(file *os.File, width int) (classes int, err error) {
 		for i := 0; i+width <= n; i += width {
 			token := readToken(content[i:], width)
 			if token >= most {
-				return 0, fmt.Errorf("%s: token %d is %d; want below %d: type is another, or this is no "+
-					"file of tokens",
-					file.Name(), (int(at)+i)/width, token, most)
+				return 0, fmt.Errorf("%s: token %d is %d; want below %d: type is another, or these are "+
+					"no tokens", file.Name(), (int(at)+i)/width, token, most)
 			}
 			classes = max(classes, int(token)+1)
 		}
@@ -184,7 +166,7 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 		var set *textSet
 		if err == nil {
 			size := int(stat.Size()) / width
-			set, err = newText(file, fmt.Sprintf("%s: %d tokens", path, size), size, width, o.Window,
+			set, err = openTextSet(file, fmt.Sprintf("%s: %d tokens", path, size), size, width, o.Window,
 				Info{Name: "tokens", Source: Int64})
 		}
 		if err != nil {
@@ -219,7 +201,7 @@ func openText(paths []string, o Options) (train, test Dataset, err error) {
 		for _, text := range texts[1:] {
 			texts[0] = append(texts[0], text...)
 		}
-		whole, err = newBytes(texts[0], o.Window)
+		whole, err = newText(texts[0], 1, o.Window, Info{Name: "text", Classes: 256, Source: Uint8})
 	}
 	if err == nil {
 		train, test, err = trainAndTest(o, []*textSet{whole})
@@ -259,11 +241,8 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		}
 		before += len(text)
 	}
-	whole, err := newTokens(content, t.Len(), o.Window)
-	if err == nil {
-		whole.info.Tokenizer = t.Sum()
-	}
-	return whole, err
+	return newText(content, 4, o.Window,
+		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum()})
 }
 
 // textFiles lists a file, or the .txt files of a directory in the order of their names.

@@ -18,7 +18,7 @@ import (
 )
 
 func TestText(t *testing.T) {
-	set := must.Get(data.NewText([]byte("abcdefgh\xff"), 3))(t)
+	set := must.Get(data.NewText("abcdefgh\xff", 3))(t)
 	if set.Len() != 2 || set.Info().Classes != 256 || !slices.Equal(set.Info().Input.Shape, []int64{3}) ||
 		!slices.Equal(set.Info().Target.Shape, []int64{3}) {
 		t.Errorf("%d samples of %+v", set.Len(), set.Info())
@@ -52,10 +52,7 @@ func TestTextTokens(t *testing.T) {
 		"b.txt": []byte("line and the stages\n<|endoftext|>")})
 	options := data.Options{Window: 1}
 	must.Do(t, data.Set("text", &options, []string{"tokenizer=" + fixture, "holdout=0.2"}))
-	train, test, err := data.Open("text", directory, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	train, test := open(t, "text", directory, options)
 	var got []int64
 	for _, set := range []data.Dataset{train, test} {
 		if info := set.Info(); info.Classes != 377 || info.Task() != data.NextToken {
@@ -120,10 +117,7 @@ func TestTokens(t *testing.T) {
 			content = tokenBytes(narrow...)
 		}
 		writeFile(t, path, content)
-		train, test, err := data.Open("tokens", path, o)
-		if err != nil {
-			r.Fatal(err)
-		}
+		train, test := open(r, "tokens", path, o)
 		if train.Len()+test.Len() != len(all)/(window+1) || train.Info().Task() != data.NextToken ||
 			train.Info().Classes != int(slices.Max(all))+1 {
 			r.Fatalf("%d and %d samples of %+v", train.Len(), test.Len(), train.Info())
@@ -144,10 +138,10 @@ func TestTokens(t *testing.T) {
 	})
 	directory := directoryOf(t, map[string][]byte{"train.bin": tokenBytes[uint16](1, 2, 3, 4),
 		"val.bin": tokenBytes[uint16](5, 6)})
-	train, test, err := data.Open("tokens", directory, data.Options{Window: 1})
-	if err != nil || train.Len() != 2 || test.Len() != 1 || train.Info().Classes != 7 ||
+	train, test := open(t, "tokens", directory, data.Options{Window: 1})
+	if train.Len() != 2 || test.Len() != 1 || train.Info().Classes != 7 ||
 		test.Info().Classes != 7 {
-		t.Errorf("train.bin and val.bin: %v, %v, %v", train, test, err)
+		t.Errorf("train.bin and val.bin: %v, %v", train, test)
 	}
 }
 
@@ -186,11 +180,8 @@ func TestOpenCSV(t *testing.T) {
 				"y"}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			train, test, err := data.Open("csv", csvFile(t, row.lines...),
+			train, test := open(t, "csv", csvFile(t, row.lines...),
 				data.Options{CSV: row.csv, Holdout: 0.01, Seed: seedThatKeeps(t, name)})
-			if err != nil {
-				t.Fatal(err)
-			}
 			info := train.Info()
 			if train.Len()+test.Len() != row.length || info.Task() != row.task ||
 				!slices.Equal(info.ClassNames, row.names) ||
@@ -220,10 +211,7 @@ func TestOpenCSV(t *testing.T) {
 func TestCSVStandardises(t *testing.T) {
 	directory := directoryOf(t, map[string][]byte{"train.csv": []byte("1,7,0\n3,7,1\n5,7,1\n"),
 		"test.csv": []byte("3,8,1\n")})
-	train, test, err := data.Open("csv", directory, data.Options{CSV: data.CSV{Standardise: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	train, test := open(t, "csv", directory, data.Options{CSV: data.CSV{Standardise: true}})
 	one := float32(2 / float64(float32(math.Sqrt(8.0/3)))) // by the deviation that Info has
 	if got := fill(t, train, 0, 1, 2).Input.Float32; !slices.Equal(got, []float32{-one, 0, 0, 0, one, 0}) {
 		t.Errorf("to train with %v", got)
@@ -240,11 +228,8 @@ func TestTrainedOn(t *testing.T) {
 		Mean: []float32{1, 10}, Std: []float32{2, 4},
 		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32,
 			Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
-	train, test, err := data.Open("csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"),
+	train, test := open(t, "csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"),
 		data.Options{TrainedOn: &like})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, set := range []data.Dataset{train, test} {
 		if b := fill(t, set, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) ||
 			b.Target.Int64[0] != 2 || !slices.Equal(set.Info().ClassNames, like.ClassNames) {
@@ -264,10 +249,7 @@ func TestTrainedOn(t *testing.T) {
 	directory := t.TempDir()
 	writeFile(t, filepath.Join(directory, "x.npy"), npyOf("<f4", []float32{5, 18, 5, 18}, 2, 2))
 	writeFile(t, filepath.Join(directory, "y.npy"), npyOf("<i8", []int64{1, 1}, 2))
-	rows, _, err := data.Open("npy", directory, data.Options{TrainedOn: &like})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows, _ := open(t, "npy", directory, data.Options{TrainedOn: &like})
 	if b := fill(t, rows, 0); !slices.Equal(b.Input.Float32, []float32{2, 2}) || rows.Info().Classes != 3 {
 		t.Errorf("%+v of %+v", b, rows.Info())
 	}

@@ -76,8 +76,8 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 		case t == nil || t.Freed():
 			problem = "is nil or freed; keep the batch's tensors until the call returns"
 		case !t.IsLeaf():
-			problem = "hangs on a graph, and each micro-batch has a backward of its own; detach it, and go on " +
-				"from its gradient"
+			problem = "hangs on a graph, and each micro-batch has a backward of its own; detach it, and go " +
+				"on from its gradient"
 		case t.Kind() != stage.Device.Kind:
 			problem = fmt.Sprintf("is on %v and its stage on %v; make it there", t.Kind(), stage.Device)
 		case v.Whole:

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -62,7 +61,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 				cfg.Seed = seed
 				p := must.Get(pipe.New(model, cfg))(t)
 				if i == 4 { // as between processes
-					p.SetLink(func(worker []int) link.Link { return newWire(false, false, worker) })
+					p.SetLink(wires(false, false))
 				}
 				c := torch.NewCtx(torch.Options{Threads: 1})
 				if _, err := p.Step(context.Background(),

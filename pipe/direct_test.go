@@ -79,7 +79,7 @@ func TestDirectWaysEndWithTheGroup(t *testing.T) {
 		var ways atomic.Int32
 		fabric := &linktest.Fabric{}
 		if lost {
-			fabric.Drop = func(move int) bool { return move > 10 }
+			fabric.Drop = func(move int) bool { return move > 8 }
 		}
 		begun := time.Now()
 		q := problem{model: func() *nn.Sequential { return tied(true, false) }, loss: nn.CrossEntropy(),
@@ -185,18 +185,20 @@ type wire struct {
 	worker []int // by stage; a worker does not meet itself
 
 	mu         sync.Mutex
-	moved      *sync.Cond
 	arrived    map[schedule.Action]packed
 	posted     map[schedule.Action]bool // by send: the receiver is at Receive
-	aborted    bool
+	failed     func() bool              // what waits ends then
 	deliveries sync.WaitGroup
 }
 
-func newWire(meet, delays bool, worker []int) *wire {
-	w := &wire{meet: meet, delays: delays, worker: worker,
-		arrived: map[schedule.Action]packed{}, posted: map[schedule.Action]bool{}}
-	w.moved = sync.NewCond(&w.mu)
-	return w
+// linkMaker makes the link of a mini-batch; see pipe.Pipe.SetLink.
+type linkMaker = func(worker []int, failed func() bool) link.Link
+
+func wires(meet, delays bool) linkMaker {
+	return func(worker []int, failed func() bool) link.Link {
+		return &wire{meet: meet, delays: delays, worker: worker, failed: failed,
+			arrived: map[schedule.Action]packed{}, posted: map[schedule.Action]bool{}}
+	}
 }
 
 func (w *wire) Meets(send schedule.Action) bool {
@@ -213,7 +215,6 @@ func (w *wire) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.arrived[send] = parcel
-		w.moved.Broadcast()
 	}
 	if w.delays {
 		w.deliveries.Add(1)
@@ -233,7 +234,6 @@ func (w *wire) Send(c *torch.Ctx, send schedule.Action, p link.Parcel) error {
 func (w *wire) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error) {
 	w.mu.Lock()
 	w.posted[send] = true
-	w.moved.Broadcast()
 	w.mu.Unlock()
 	var parcel packed
 	err := w.wait(func() (ok bool) { parcel, ok = w.arrived[send]; return ok })
@@ -244,27 +244,20 @@ func (w *wire) Receive(c *torch.Ctx, send schedule.Action) (link.Parcel, error) 
 }
 
 func (w *wire) wait(until func() bool) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for !until() && !w.aborted {
-		w.moved.Wait()
+	for ; !w.failed(); time.Sleep(50 * time.Microsecond) {
+		w.mu.Lock()
+		ended := until()
+		w.mu.Unlock()
+		if ended {
+			return nil
+		}
 	}
-	if w.aborted {
-		return link.ErrAborted
-	}
-	return nil
+	return errors.New("the run has failed on another stage")
 }
 
 func (w *wire) Expect(*torch.Ctx, schedule.Action) error { return nil }
 
 func (w *wire) Settle(schedule.Action) error { return nil }
-
-func (w *wire) Abort() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.aborted = true
-	w.moved.Broadcast()
-}
 
 func (w *wire) Free() { w.deliveries.Wait() }
 

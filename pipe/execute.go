@@ -149,7 +149,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	if r.receivesAhead() {
 		for _, send := range g.expected[worker] {
 			current = send.Matching()
-			if err := r.link.Expect(c, send); err != nil {
+			if err := r.linkOf(send).Expect(c, send); err != nil {
 				r.failAt(current, "", err)
 				break
 			}
@@ -206,14 +206,14 @@ func (r *run) await(id int) bool {
 	g, current := r.graph, r.graph.Actions[id]
 	for _, dep := range g.Cross[id] {
 		if send := g.Actions[dep]; r.here(g.Worker[dep]) &&
-			(!current.Kind.Receive() || current.Matching() != send || !r.link.Meets(send)) {
+			(!current.Kind.Receive() || current.Matching() != send || !r.linkOf(send).Meets(send)) {
 			r.wait(dep)
 		}
 	}
 	for _, send := range g.settled[id] {
 		if receive, _ := g.IndexOf(send.Matching()); r.here(g.Worker[receive]) {
 			r.wait(receive)
-		} else if err := r.link.Settle(send); err != nil {
+		} else if err := r.linkOf(send).Settle(send); err != nil {
 			r.failAt(send, "", err)
 		}
 	}
@@ -294,7 +294,6 @@ func (r *run) fail(err error) {
 	r.mu.Unlock()
 	r.moved.Broadcast()
 	if first {
-		r.link.Abort()
 		_ = r.p.lost(err)
 	}
 }

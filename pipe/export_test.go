@@ -58,13 +58,13 @@ func (cfg Config) Apart(lanes ...int) Config {
 }
 
 // SetLink has the stages joined by links that f makes, one for each mini-batch. It gets the worker
-// of each stage.
-func (p *Pipe) SetLink(f func(worker []int) link.Link) {
+// of each stage, and what says that the mini-batch has failed.
+func (p *Pipe) SetLink(f func(worker []int, failed func() bool) link.Link) {
 	var worker []int
 	for _, s := range p.stages {
 		worker = append(worker, s.worker)
 	}
-	p.newLink = func() link.Link { return f(worker) }
+	p.newLink = func(failed func() bool) link.Link { return f(worker, failed) }
 }
 
 // SetGPUs has the devices be GPUs, which communicators that are given reach from other processes. It

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"penstock.example/internal/link"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -337,7 +336,7 @@ func TestFailureEndsWaitsOnLinks(t *testing.T) {
 		})
 		model := nn.NewSequential(nn.NewLinear(4, 4), middle, nn.NewLinear(4, 3))
 		p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 3})
-		p.SetLink(func(worker []int) link.Link { return newWire(row.meets, row.delays, worker) })
+		p.SetLink(wires(row.meets, row.delays))
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
 		batch := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}

@@ -15,7 +15,6 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/group"
-	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -106,7 +105,7 @@ type problem struct {
 
 	before func(step int, model *nn.Sequential) // a step: what is set on the model
 
-	link  func(worker []int) link.Link       // between the stages of a pipe; nil is memory
+	link  linkMaker                          // between the stages of a pipe; nil is memory
 	delay func(p *pipe.Pipe) delays          // of a pipe, once it is placed; nil is none
 	reach func(p *pipe.Pipe, g *group.Group) // between processes: before a pipe is placed; nil is nothing
 }

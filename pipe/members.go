@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"penstock.example/group"
+	"penstock.example/internal/link"
+	"penstock.example/schedule"
 )
 
 // The stages of a pipe may be in several processes, the members of a group. Parcels move between them
@@ -64,4 +66,12 @@ func (p *Pipe) lost(err error) error {
 		}
 	}
 	return err
+}
+
+// linkOf returns the link that the parcel of a send takes.
+func (r *run) linkOf(send schedule.Action) link.Link {
+	if r.p.stages[send.Stage].Here && r.p.stages[send.Peer].Here {
+		return r.within
+	}
+	return r.between
 }

@@ -61,9 +61,10 @@ type Pipe struct {
 	unsummed atomic.Bool
 	devices  devices
 	hold     func(worker, action int) // delays workers in tests
-	newLink  func() link.Link         // between the stages, for a mini-batch
-	copies   copyStreams
-	spare    sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
+	// newLink makes the link between the stages of this process for a mini-batch; failed says that it failed.
+	newLink func(failed func() bool) link.Link
+	copies  copyStreams
+	spare   sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
 
 func (p *Pipe) startWorkers() error {
@@ -243,7 +244,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
 		devices: devices{at: map[int]deviceBytes{}},
-		newLink: func() link.Link { return &link.Memory{} }, hold: func(int, int) {}}
+		newLink: func(func() bool) link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
 	p.plans.forget()
 	if p.routes, err = model.SkipRoutes(); err != nil {
@@ -253,12 +254,10 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err == nil && len(cfg.Balance) > 1 { // a layer may open a pipe of one stage within another pipe
 		err = p.checkOwner()
 	}
-	if err == nil {
-		err = p.connectProcesses()
-	}
 	if err != nil {
 		return nil, err
 	}
+	p.connectProcesses()
 	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

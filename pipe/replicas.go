@@ -69,10 +69,10 @@ func reducing(g schedule.Generator) schedule.Generator {
 
 // connectProcesses makes the links between the processes of the replica, and between the replicas of each
 // stage.
-func (p *Pipe) connectProcesses() (err error) {
+func (p *Pipe) connectProcesses() {
 	count, replica := p.cfg.replicas()
 	if p.replica = replica; p.cfg.Group == nil {
-		return nil
+		return
 	}
 	var own []int
 	each := link.MaxTag / 2 / len(p.stages)
@@ -86,19 +86,10 @@ func (p *Pipe) connectProcesses() (err error) {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		l, err := link.NewRemote(p.cfg.Group, ranks, values,
-			link.Tags{First: link.MaxTag/2 + i*each, Count: each})
-		if err != nil {
-			return fmt.Errorf("pipe: stage %d has %d parameters and buffers and %d replicas: %w", i, values,
-				count, err)
-		}
-		p.between = append(p.between, l)
+		p.between = append(p.between, link.NewRemote(p.cfg.Group, ranks, values,
+			link.Tags{First: link.MaxTag/2 + i*each, Count: each}))
 	}
-	if p.remote, err = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks,
-		link.Tags{Count: link.MaxTag / 2}); err != nil {
-		return fmt.Errorf("pipe: %w", err)
-	}
-	return nil
+	p.remote = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
 }
 
 // reduction is the most bytes of another replica that a stage holds at a time.

@@ -42,7 +42,8 @@ type run struct {
 	// available is the memory of all stages, for the policy Optimal.
 	available []available
 	states    [][]microBatch // [stage][micro-batch]
-	link      link.Link
+	within    link.Link      // of stages of this process
+	between   link.Link      // of stages of which one is in another process; nil without a group
 	deferred  []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
@@ -73,7 +74,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			total, b.TotalRows)
 	}
 	if b.Within != nil {
-		b.Extras = b.Within.Extras()
+		b.Extras = b.Within.Extras
 	}
 	r := &run{p: p, training: training, back: back, batch: b, total: total}
 	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
@@ -126,9 +127,9 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 // fewer rows than replicas.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
-// open makes the link of the run of a plan, and its executions ready.
+// open makes the links of the run of a plan, and its executions ready.
 func (r *run) open(plan *prepared) {
-	if r.link != nil {
+	if r.within != nil {
 		return
 	}
 	for stage, s := range r.p.stages {
@@ -144,9 +145,9 @@ func (r *run) open(plan *prepared) {
 			})
 		}
 	}
-	if r.link = r.p.newLink(); r.p.remote != nil {
-		r.link = &link.Mixed{Here: r.link, There: r.p.remote.Open(plan.plan.Program.Capacity),
-			IsHere: func(stage int) bool { return r.p.stages[stage].Here }}
+	r.within = r.p.newLink(func() bool { return r.failed.Load() })
+	if r.p.remote != nil {
+		r.between = r.p.remote.Open(plan.plan.Program.Capacity)
 	}
 }
 
@@ -185,8 +186,10 @@ func (r *run) free() {
 			r.states[s][i].free()
 		}
 	}
-	if r.link != nil {
-		r.link.Free()
+	for _, l := range []link.Link{r.within, r.between} {
+		if l != nil {
+			l.Free()
+		}
 	}
 	for _, d := range r.deferred {
 		d.Free()
@@ -273,15 +276,14 @@ func (c *microBatch) free() {
 
 // context makes the context in which a unit runs its layers on a micro-batch.
 func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
-	if around := r.batch.Within; around != nil {
-		return around.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph,
-			Skips: run.Skips})
-	}
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
 		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips,
 		Extras: r.batch.Extras,
+	}
+	if around := r.batch.Within; around != nil {
+		return around.Fork(c, cfg)
 	}
 	if r.deferred != nil {
 		cfg.Deferred = r.deferred[stage]

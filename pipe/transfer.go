@@ -83,7 +83,7 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) 
 	receive, _ := r.graph.IndexOf(a.Matching())
 	r.parcels[receive] = alone
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
-	return r.link.Send(c, a, p)
+	return r.linkOf(a).Send(c, a, p)
 }
 
 // outputValues is the output for the next stage, without a graph. A gradient of a tensor can be wanted
@@ -129,7 +129,7 @@ func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, assumed bool) [
 
 func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], r.state(a)
-	p, err := r.link.Receive(c, a.Matching())
+	p, err := r.linkOf(a).Receive(c, a.Matching())
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int
 
 func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 	stage, state := r.p.stages[a.Stage], r.state(a)
-	p, err := r.link.Receive(c, a.Matching())
+	p, err := r.linkOf(a).Receive(c, a.Matching())
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
-	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -331,12 +330,12 @@ func anyOrder(seed uint64, parts bool) schedule.Generator {
 }
 
 // randomLink draws links between stages; nil is the memory of the process.
-func randomLink(t *rapid.T, mayMeet bool) func(worker []int) link.Link {
+func randomLink(t *rapid.T, mayMeet bool) linkMaker {
 	if !rapid.Bool().Draw(t, "bytes on links") {
 		return nil
 	}
 	meets, delays := rapid.Bool().Draw(t, "links meet") && mayMeet, rapid.Bool().Draw(t, "links delay")
-	return func(worker []int) link.Link { return newWire(meets, delays, worker) }
+	return wires(meets, delays)
 }
 
 // kindCount is how many numbers randomModel knows. From gapped on they are tensors with gaps, between layers.
@@ -390,7 +389,7 @@ func (m *randomNet) grow(i, k int) {
 	case 0:
 		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
 	case 1:
-		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
+		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{}))
 	case 2:
 		m.add(nn.NewReLU())
 	case 3:

@@ -7,27 +7,22 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Layer is the measured costs of a layer for one micro-batch. Fields that the caller does not need
-// may be zero: cutting by time without transfers needs no bytes.
+// Layer is the measured costs of a layer for one micro-batch.
 type Layer struct {
 	Name     string  // full dotted name, for messages
 	Forward  float64 // seconds
 	Backward float64 // seconds
 
-	// Output is the bytes of the activation that crosses a cut after the layer. Gradient is the
-	// bytes of its gradient, which comes back; it is 0 where nothing before the cut is trained.
+	// Output is the bytes of the activation that crosses a cut after the layer, Gradient of its
+	// gradient, which comes back; 0 where nothing before the cut is trained.
 	Output, Gradient int64
-	// Saved is the bytes held from forward to backward if the layer is neither first nor last in
-	// its stage, without its input: the tensors that it saves, and its output if it or the next
-	// layer saves that.
+	// Saved is the bytes held from forward to backward if the layer is inside of a stage: the tensors
+	// that it saves, and its output if it or the next layer saves that.
 	Saved int64
-	// Enter is the additional bytes held if the layer begins a stage: its input as far as the graph
-	// saves it, or the copy in its place if the layer overwrites it. For the model's first layer
-	// only the copy counts, as the input is held anyway.
+	// Enter is the additional bytes held if the layer begins a stage: its input as far as it saves or
+	// overwrites that. The model's input is held anyway.
 	Enter int64
-	// Leave is the additional bytes held if the layer ends a stage: its output, if nothing in the
-	// graph saves that.
-	Leave int64
+	Leave int64 // additional bytes held if the layer ends a stage: its output, if nothing saves that
 
 	Parameters int64 // bytes, frozen ones included
 	Trainable  int64 // bytes of the parameters that are trained
@@ -47,11 +42,8 @@ type LayerSkip struct {
 }
 
 // LayerTie is a parameter that several layers use, such as an embedding that is also the network's head.
-// It counts among the parameters of its first layer only.
-//
-// Every other stage that uses it has a copy of the value. With every micro-batch its gradient is
-// summed from stage to stage: each stage that uses the parameter sends the sum to the one before it
-// that does.
+// It counts among the parameters of its first layer only. Every other stage that uses it has a copy.
+// Its gradient is summed from the last of these stages to the first, for each micro-batch.
 type LayerTie struct {
 	From int   // the first layer that uses it
 	To   []int // the others, in ascending order
@@ -60,8 +52,7 @@ type LayerTie struct {
 	Gradient int64 // bytes; 0 if the parameter is frozen
 }
 
-// TimeConfig says how a stage's time adds up. The zero value is no recomputation, and transfers
-// that take no time.
+// TimeConfig says how a stage's time adds up.
 type TimeConfig struct {
 	// Recomputed is the share of micro-batches, 0 to 1, that are recomputed, and so run forward
 	// twice: by stage, or one for all. None is 0.
@@ -87,17 +78,9 @@ func (t StageTime) Total() float64 {
 }
 
 // ByTime returns how many layers each of n stages takes so that the slowest stage is fastest, and
-// the time of each stage for a micro-batch. It is exact, with the order and the effort of
-// [Partition]. Transfers count:
-//
-//   - a stage receives the activation before it, the gradient of its output, and once each skip from
-//     an earlier stage that one of its layers pops,
-//   - it sends the gradient of each such skip back,
-//   - it receives the gradient of each parameter that it shares with a later stage, from the next
-//     stage that uses it.
-//
-// The values of shared parameters cross once for each batch, not for each micro-batch, and do not
-// count. It returns an error for a number of stages that the layers do not have.
+// the time of each stage for a micro-batch, in the order and with the effort of [Partition]. What a
+// stage receives counts: activations, skips, and their gradients; so do the gradients of skips that
+// it sends back. It returns an error for a number of stages that the layers do not have.
 func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error) {
 	stages, err := termsOf("Recomputed", n, config.Recomputed, func(share float64) stageTerms {
 		return config.terms(layers, share)
@@ -165,16 +148,11 @@ func (c TimeConfig) terms(layers []Layer, share float64) stageTerms {
 
 // Held is how many micro-batches a stage holds at its fullest.
 type Held struct {
-	// Graphs is the number of micro-batches with all tensors that their backward needs: the whole
-	// batch if none is recomputed, one if all are. 0 stands for 1.
-	Graphs int
-	// Inputs is the number of further micro-batches, with their input alone. In GPipe these are all
-	// others.
-	Inputs int
+	Graphs int // with all tensors that their backward needs; 0 stands for 1
+	Inputs int // further ones, with their input alone
 }
 
-// SizeConfig says how a stage's bytes add up. The zero value is one micro-batch, and an optimizer
-// without state.
+// SizeConfig says how a stage's bytes add up.
 type SizeConfig struct {
 	// Held is how many micro-batches a stage holds: by stage, or one for all. None is a single
 	// graph.
@@ -190,9 +168,8 @@ type SizeConfig struct {
 	Ties  []LayerTie
 }
 
-// StageSize is the bytes of a stage at its fullest. It leaves out temporary memory: workspaces of
-// operators, gradients of activations during a backward, and activations on their way to the next
-// stage. It also leaves out the tensors that the loss keeps beyond the model's output.
+// StageSize is the bytes of a stage at its fullest, without temporary memory, and without the tensors
+// that the loss keeps.
 type StageSize struct {
 	Parameters, Gradients, State, Buffers int64
 
@@ -206,15 +183,7 @@ func (s StageSize) Total() int64 {
 }
 
 // BySize returns how many layers each of n stages takes so that the largest stage is smallest, and
-// the size of each stage. Its order among equals, effort and errors are those of [ByTime]. A stage
-// holds
-//
-//   - its parameters, their gradients, the optimizer's state for them, and its buffers; also a copy
-//     of each parameter that an earlier stage has,
-//   - for each graph the activations that its layers save for backward, its input, or a copy if its
-//     first layer overwrites it, its output, and skips that enter or leave it,
-//   - for each further input the activation before it, and the skips from earlier stages that its
-//     layers pop. The first stage holds the model's input instead, of all micro-batches.
+// the size of each stage. Its order among equals, effort and errors are those of [ByTime].
 func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error) {
 	stages, err := config.stages(layers, n)
 	if err != nil {

@@ -95,41 +95,33 @@ func (s StagePlan) check(microBatches int) error {
 		return fmt.Errorf("operations of %d micro-batches, and the program has %d",
 			len(s.MicroBatches), microBatches)
 	}
-	chain := remat.Chain{Layers: make([]remat.Layer, len(units)-s.Prologue)}
 	for b, m := range s.MicroBatches {
-		if err := checkOps(chain, m.Ops, s.Prologue); err != nil {
+		if err := checkOps(len(units), m.Ops, s.Prologue); err != nil {
 			return fmt.Errorf("micro-batch %d: %w", b, err)
 		}
 	}
 	return nil
 }
 
-// checkOps checks operations on units. The first prologue units have no backward. The costs in the
-// chain are not used.
-func checkOps(c remat.Chain, ops []remat.Op, prologue int) error {
-	var rest []remat.Op
-	for i, op := range ops {
-		switch {
-		case i < prologue:
-			if op != (remat.Op{Kind: remat.Forward, Layer: i}) {
-				return fmt.Errorf("operation %d is %v; want F%d, as the unit has no backward", i, op, i)
-			}
-			continue
-		case len(c.Layers) == 0:
-			return fmt.Errorf("operation %d is %v; want none after the last unit, "+
-				"as nothing has a backward", i, op)
-		case op.Kind != remat.LossStep:
-			op.Layer -= prologue
-		}
-		rest = append(rest, op)
-	}
+// checkOps checks operations on units. The first prologue units run once, and have no backward.
+func checkOps(units int, ops []remat.Op, prologue int) error {
 	if len(ops) < prologue {
-		return fmt.Errorf("%d operations, and %d units run before the first that is trained", len(ops),
-			prologue)
+		return fmt.Errorf("%d operations; want a forward of each of the first %d units", len(ops), prologue)
 	}
-	if len(c.Layers) == 0 {
+	for i, op := range ops[:prologue] {
+		if want := (remat.Op{Kind: remat.Forward, Layer: i}); op != want {
+			return fmt.Errorf("operation %d is %v; want %v, as the unit has no backward", i, op, want)
+		}
+	}
+	rest := slices.Clone(ops[prologue:])
+	for i := range rest {
+		if rest[i].Kind != remat.LossStep {
+			rest[i].Layer -= prologue
+		}
+	}
+	if units == prologue && len(rest) == 0 {
 		return nil
 	}
-	_, err := remat.Check(c, rest)
+	_, err := remat.Check(remat.Chain{Layers: make([]remat.Layer, units-prologue)}, rest)
 	return err
 }

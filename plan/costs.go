@@ -37,25 +37,18 @@ func (p Profile) check() error {
 	if len(p.Measured) == 0 {
 		return refuse("Measured", 0, "the profile is empty", "want at least one chain")
 	}
+	n := p.units()
 	for i, m := range p.Measured {
 		if err := cmp.Or(arg.AtLeast("plan", "Measured: rows", m.Rows, 0),
 			arg.AtLeast("plan", "Measured: threads", m.Threads, 0), m.Chain.Check()); err != nil {
 			return err
 		}
-		n := p.units()
 		if len(m.Chain.Layers) != n || m.Sent != nil && len(m.Sent) != n+1 || m.Held != nil &&
-			len(m.Held) != n {
-			return refuse("Measured", i, "the number of the chain",
-				fmt.Sprintf("want chains of one model of %d units", n))
-		}
-		if slices.ContainsFunc(slices.Concat(m.Sent, m.Held), func(bytes int64) bool { return bytes < 0 }) {
-			return refuse("Measured", i, "the number of the chain", "want 0 bytes or more")
-		}
-		for _, o := range p.Measured[:i] {
-			if o.Rows == m.Rows && o.threads() == m.threads() {
-				return refuse("Measured", m.Rows,
-					fmt.Sprintf("two chains of so many rows and %d threads", m.threads()), "want one")
-			}
+			len(m.Held) != n || slices.ContainsFunc(p.Measured[:i], func(o Costs) bool {
+			return o.Rows == m.Rows && o.threads() == m.threads()
+		}) {
+			return refuse("Measured", i, "the number of the chain", fmt.Sprintf("want chains of one model of "+
+				"%d units, one for each number of rows and threads", n))
 		}
 	}
 	return nil
@@ -114,13 +107,8 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 }
 
 // FromChain is the problem of a step in which stage s has counts[s] layers of a chain and is on
-// device workers[s]. The devices are named "device 0" and so on and have no limits. The chain is of
-// one micro-batch. Each stage has at least one layer.
-//
-// Where the chain is silent, weights are as large as their gradients, and a micro-batch after the
-// first takes the bytes of the first without the gradients of weights. The first part of a backward
-// in two leaves to the second the inputs of layers that have weights, and the gradients of their
-// outputs.
+// device workers[s]. The devices are named "device 0" and so on and have no limits. Weights are as
+// large as their gradients; for the rest see [remat.FootprintOf].
 func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Problem {
 	p := Problem{MicroBatches: microBatches}
 	for w := range slices.Max(workers) + 1 {

@@ -21,16 +21,16 @@ import (
 //
 // Costs are first rounded to multiples of a power of two, so that equal stages are equal: whole
 // numbers are exact while the largest times the number of layers is below 2^29. It takes O(n·L·w)
-// time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap as
-// the answer.
+// time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap.
 //
-// Partition returns an error if n is below one or above len(costs), or if a cost is negative,
-// infinite or not a number.
+// It returns an error if n is below one or above len(costs), or if a cost is no finite number of at
+// least 0.
 func Partition(costs []float64, n int) ([]int, error) {
 	layers := make([]Layer, len(costs))
 	for i, cost := range costs {
-		if !(cost >= 0) || math.IsInf(cost, 0) {
-			return nil, arg.Finite("plan", fmt.Sprintf("the cost of layer %d", i), cost)
+		err := arg.Between("plan", fmt.Sprintf("the cost of layer %d", i), cost, 0, math.MaxFloat64)
+		if err != nil {
+			return nil, err
 		}
 		layers[i].Forward = cost
 	}

@@ -22,9 +22,8 @@ type Device struct {
 	// Bytes is the most that it may hold; 0 is no limit. Stages that share the device have equal
 	// parts.
 	Bytes int64
-	// Threads is its number of threads; 0 is 1. It must have as many as the profile was measured
-	// with. If it has several times as many, and the pipeline has more stages than the machine has
-	// devices, stages share it, each as a device of its own.
+	// Threads is its number of threads; 0 is 1. If it has several times as many as the profile was
+	// measured with, and the machine has too few devices for a pipeline, stages share it.
 	Threads int
 	// Speed is relative to the measured device; 0 is 1.
 	Speed float64
@@ -141,7 +140,7 @@ func (m Machine) Parts(threads int) (n int) {
 }
 
 // workers returns n devices with a number of threads each. If the machine has fewer, devices are
-// shared in equal parts, each by as few stages as possible.
+// shared in equal parts.
 func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	most, left := 1, n // of a device
 	for {
@@ -174,9 +173,8 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
-// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
-// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
-// wait for it.
+// pipeline returns the first n of a machine's workers, which stand for those of all replicas: the
+// slowest speed, the fewest bytes and the slowest link count.
 func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
 	list = slices.Clone(all[:n])
 	worse := func(a, b linkCost) linkCost {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -51,12 +52,9 @@ func (w Options) named() (list []schedule.Schedule, err error) {
 }
 
 func (w Options) check() error {
-	for field, value := range map[string]int64{"Batch": int64(w.Batch), "Devices": int64(w.Devices),
-		"Limit": w.Limit,
-		"State": int64(w.State), "Work": int64(w.Work), "Plans": int64(w.Plans)} {
-		if err := arg.AtLeast("plan", field, value, 0); err != nil {
-			return err
-		}
+	if err := cmp.Or(arg.AtLeast("plan", "Batch", w.Batch, 0), arg.AtLeast("plan", "Devices", w.Devices, 0),
+		arg.AtLeast("plan", "Limit", w.Limit, 0), arg.AtLeast("plan", "State", w.State, 0)); err != nil {
+		return err
 	}
 	for field, list := range map[string][]int{"MicroBatches": w.MicroBatches, "Virtual": w.Virtual,
 		"Replicas": w.Replicas} {
@@ -83,9 +81,4 @@ func (w Options) report(schedule string, done, all int) {
 }
 
 // plans returns how many devices may be planned in a space.
-func (w Options) plans() int {
-	if w.Plans == 0 {
-		return 400
-	}
-	return w.Plans
-}
+func (w Options) plans() int { return cmp.Or(w.Plans, 400) }

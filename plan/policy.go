@@ -5,9 +5,8 @@ package plan
 type Policy string
 
 const (
-	// ExceptLast recomputes every micro-batch except the one with the first backward, because it
-	// would be recomputed at once. In ascending order that is micro-batch 0. With one micro-batch
-	// nothing is recomputed.
+	// ExceptLast recomputes every micro-batch except 0, the one with the first backward, because it
+	// would be recomputed at once.
 	ExceptLast Policy = "except_last"
 	// Never keeps everything and recomputes nothing.
 	Never Policy = "never"
@@ -42,10 +41,7 @@ func (p Policy) Recomputed(microBatches int) float64 {
 }
 
 // Held returns how many graphs, with all activations for backward, a stage holds in GPipe when it
-// holds most, and of how many more micro-batches it holds the inputs alone. All forwards come
-// before the first backward, so that every graph that is not recomputed is held then. If all
-// micro-batches are recomputed, most is held after the first recomputation. Of Optimal it is the
-// least. For other programs, see schedule.Memory.
+// holds most, and of how many more micro-batches it holds the inputs alone. Of Optimal it is the least.
 func (p Policy) Held(microBatches int) (graphs, inputs int) {
 	if p == Optimal {
 		p = Always

@@ -85,10 +85,4 @@ func TestACutIsWhereLittleIsSent(t *testing.T) {
 			t.Errorf("%v: %+v, %v, want a cut after %d", test.sent, r, err, test.want)
 		}
 	}
-	for _, m := range []Costs{{Chain: c, Sent: []int64{1}}, {Chain: c, Held: []int64{1, 2, 3, -4}}} {
-		if _, err := Search(context.Background(), Profile{Measured: []Costs{m}}, machine,
-			Options{MicroBatches: []int{4}}); err == nil {
-			t.Errorf("%v, %v: no error", m.Sent, m.Held)
-		}
-	}
 }

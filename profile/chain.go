@@ -19,26 +19,20 @@ type Chain struct {
 
 	// Fewer is the chain of micro-batches with fewer rows (Config.Fewer). Its times are copies.
 	Fewer *Chain
-	// Units is the number of layers in each unit, for segment.Config. With Config.LossUnit the last
-	// unit of the last chain is the layer nn.LossLayer. The first Prologue units have no backward,
-	// as nothing in them is trained and the gradient of their input is not wanted. They run once,
-	// and are not layers of the chain.
+	// Units is the number of layers in each unit. With Config.LossUnit the last unit of the last chain
+	// is nn.LossLayer. The first Prologue units have no backward, as nothing in them is trained and the
+	// gradient of their input is not wanted. They are not layers of the chain.
 	Units    []int
 	Prologue int
 	// ProloguePeak is the peak of the prologue in bytes, without the stage's input.
 	ProloguePeak int64
 	// Given is the bytes of the stage's input without skips, Gives of its output.
 	Given, Gives int64
-	Spread       []float64 // by layer of the chain: the greatest of its operations (Timing.Spread)
-	Timing       Timing    // of all of them
+	Timing       Timing // of all operations
 }
 
-// chains makes the chain of each stage. Units and their times are derived from the layers. The
-// bytes of units are measured, by the operations of a plan. A unit of several layers takes less
-// than the sum of its layers: its backward frees memory of later layers while earlier ones run. And
-// units, and the gradients that are wanted, depend on the balance.
-//
-// If a limit has no room for kept inputs, all is measured once more without them.
+// chains makes the chain of each stage. Units and their times are derived from the layers, their
+// bytes are measured. If a limit has no room for kept inputs, all is measured once more without them.
 func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
 	chains []Chain, err error) {
 	chains, err = p.chainsOf(s, sample, forwards, backwards)
@@ -136,8 +130,6 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 			out.ProloguePeak = max(out.ProloguePeak, st.values.fresh(i, 0)+slices.Max(keep[:]))
 			continue
 		}
-		out.Spread = append(out.Spread, max(spread(timesOf(times, forwardNoGrad)...),
-			spread(timesOf(times, forward)...), spread(timesOf(times, firstBackward)...)))
 		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left}
 		second := micros(times, secondPart)
 		if both := micros(times, firstPart) + second; both > 0 {

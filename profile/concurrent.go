@@ -14,10 +14,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Cores that work at the same time take caches, memory and clock from each other. In a pipeline a
-// layer takes up to 1.3 times as long as on an idle machine. So the windows of a row run on a
-// device and a thread each, as stages do. Each runs its timed passes, and then untimed ones until
-// the last of them has finished. While a layer is timed, all devices work.
+// In a pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches,
+// memory and clock. So the windows of a row run on a device and a thread each. Each runs its timed
+// passes, and then untimed ones until the last of them has finished.
 
 // team is a row of windows that are timed at once.
 type team struct {

@@ -20,13 +20,9 @@ import (
 //	B2 B1 B0                    backward of the second, which adds to them
 //	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in two parts; its S comes earlier
 //
-// One micro-batch at a time would find the memory of its forward in the caches, as in steps of one
-// micro-batch (Config.MicroBatches).
-//
 // A pass holds as much as a step without recomputation. So a long model is timed in windows of
-// layers, each of them larger than the caches. With several devices a row of windows is timed at
-// once (concurrent.go). A layer too large for a window is timed alone, one micro-batch after the
-// other, and so are the layers of a row if a limit has no room for it.
+// layers, and with several devices a row of windows at once. A layer too large for a window is timed
+// alone, one micro-batch after the other, and so are the layers of a row if a limit has no room for it.
 
 // windowBytes is how many bytes the layers of a window may save and make.
 const windowBytes = 256 << 20
@@ -216,8 +212,8 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 	})
 }
 
-// level scales the times of layers so that they add up to the time of whole passes. Without it a
-// sum over layers would be too low: in no pass is every layer as quick as in its best quarter.
+// level scales the times of layers so that they add up to the time of whole passes: in none is every
+// layer as quick as in its best quarter.
 func level(layers []unitTimes) {
 	for op := range operations {
 		list := timesOf(layers, op)

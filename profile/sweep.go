@@ -12,8 +12,7 @@ import (
 
 // sweep measures the bytes of units by the operations of a plan: forwards over the whole model,
 // then backwards from its last unit to its first. So every backward gets the gradients of the units
-// after it. Their layout, and the memory they share, decide which of them it copies, and where it
-// adds in place. Where a stage begins on another device, copies go on, as in a step.
+// after it, with their layout, and the memory they share. Where a stage begins, copies go on.
 type sweep struct {
 	*prober
 	units     []unit

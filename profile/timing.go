@@ -41,10 +41,8 @@ func (t Timing) Useless() bool { return t.Spread >= useless }
 // timed is how long each run of one thing took.
 type timed []time.Duration
 
-// typical is the lower quartile, which counts. Up to three of four runs may be disturbed without
-// changing it. The least of all runs would be too low: in no step is every unit as quick as in its
-// best run, and sums of the least were 4 to 8 % below the quickest steps on a machine with other
-// work.
+// typical is the lower quartile, which counts: most runs may be disturbed without changing it. Sums of
+// the least were 4 to 8 % below the quickest steps on a machine with other work.
 func (t timed) typical() time.Duration { return t.quantile(0.25) }
 
 func (t timed) median() time.Duration { return t.quantile(0.5) }
@@ -83,9 +81,7 @@ func (c *Config) processor() bool {
 	return c.Clock == nil && c.Threads <= 1 && c.Device.Kind == torch.KindCPU
 }
 
-// took is how long something takes on a context's device: by the clock of the settings, or by the
-// processor time of this thread, or else by moments of the context's stream, which on a GPU are
-// events.
+// took is how long something takes on a context's device; see Config.Clock.
 func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 	clock := c.Clock
 	if c.processor() {
@@ -105,9 +101,8 @@ func (c *Config) took(on *torch.Ctx, do func()) time.Duration {
 	return end.Since(start)
 }
 
-// queues reports whether the host queues all runs of a pass before it waits for them, as in a step.
-// Otherwise a GPU would idle between runs, and short runs would take as long as their launches.
-// Tests replace it.
+// queues reports whether the host queues all runs of a pass before it waits for them, as in a step on
+// a GPU. Tests replace it.
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.

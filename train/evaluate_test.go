@@ -21,19 +21,14 @@ import (
 	"penstock.example/train"
 )
 
-// trainedIn saves a run of some steps and returns its directory and weights.
-func trainedIn(t testing.TB, steps int64, g *group.Group, balance []int, dir string) string {
+// trainedIn saves a run of four steps.
+func trainedIn(t testing.TB, g *group.Group, balance []int, dir string) {
 	t.Helper()
 	s, closer := newRig(t, setup{balance: balance, group: g})
 	defer closer()
-	s.Steps = steps
+	s.Steps = 4
 	s.run(t)
-	if _, err := (train.Store{Dir: dir, Group: g}).Save(s.Progress(), recipe(), s.model,
-		s.Optimizer); err != nil {
-		t.Fatal(err)
-	}
-	sum := must.Get(train.ParamsSHA256(g, s.model))(t)
-	return sum
+	save(t, train.Store{Dir: dir, Group: g}, s)
 }
 
 // evaluating is a pipe over the network, with the weights of a checkpoint and no optimizer.
@@ -78,14 +73,7 @@ func TestEvaluate(t *testing.T) {
 	var want train.Evaluation
 	for _, processes := range []int{1, 3} {
 		dir := t.TempDir()
-		for rank, err := range inProcesses(processes, func(g *group.Group) error {
-			trainedIn(t, 4, g, []int{2, 3, 3}, dir)
-			return nil
-		}) {
-			if err != nil {
-				t.Fatalf("rank %d: %v", rank, err)
-			}
-		}
+		inAll(t, processes, func(g *group.Group) error { trainedIn(t, g, []int{2, 3, 3}, dir); return nil })
 		step := filepath.Join(dir, "step-000004")
 		files, err := filepath.Glob(filepath.Join(step, "optimizer*"))
 		if err != nil || len(files) != processes {
@@ -149,16 +137,12 @@ func TestEvaluateRegression(t *testing.T) {
 func TestPredict(t *testing.T) {
 	check(t)
 	dir := t.TempDir()
-	trainedIn(t, 4, nil, nil, dir)
-	c, err := train.Store{Dir: dir}.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	trainedIn(t, nil, nil, dir)
 	_, testing := dataset(t)
-	p, _ := evaluating(t, c, []int{4, 4})
+	p, _ := evaluating(t, latest(t, train.Store{Dir: dir}), []int{4, 4})
 	var b data.Batch
 	right, samples, loss := 0, 0, 0.0
-	err = train.Predict(context.Background(), p, testing, train.EvaluateConfig{Batch: 7},
+	err := train.Predict(context.Background(), p, testing, train.EvaluateConfig{Batch: 7},
 		func(i int, out []float32) error {
 			if err := testing.Fill(&b, []int{i}); err != nil {
 				return err
@@ -197,32 +181,21 @@ func TestPredict(t *testing.T) {
 // seen.
 func TestPredictTokens(t *testing.T) {
 	check(t)
-	text, err := data.NewText([]byte("abcdefgh"), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	short, whole := filepath.Join(dir, "short"), filepath.Join(dir, "whole")
 	write(t, short, "ab")
 	write(t, whole, "xab")
-	set, err := data.NewInputs(text.Info(), nil, []string{short, whole})
-	if err != nil {
-		t.Fatal(err)
-	}
+	window := data.Spec{Kind: data.Int64, Shape: []int64{3}}
+	set := must.Get(data.NewInputs(data.Info{Name: "text", Classes: 256, Source: data.Uint8, Input: window,
+		Target: window}, nil, []string{short, whole}))(t)
 	// a token sees itself alone
 	model := nn.NewSequential(nn.NewEmbedding(256, 256, nn.EmbeddingConfig{}), &classesFirst{})
-	p, err := pipe.New(model, pipe.Config{Seed: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, pipe.Config{Seed: 3}))(t)
 	defer nn.Free(model)
 	defer p.Close()
 	var all [][]float32
-	err = train.Predict(context.Background(), p, set, train.EvaluateConfig{Batch: 2},
-		func(_ int, out []float32) error {
-			all = append(all, out)
-			return nil
-		})
+	err := train.Predict(context.Background(), p, set, train.EvaluateConfig{Batch: 2},
+		func(_ int, out []float32) error { all = append(all, out); return nil })
 	if err != nil || len(all) != 2 || len(all[0]) != 256 || !reflect.DeepEqual(all[0], all[1]) {
 		t.Errorf("%v, %v", all, err)
 	}
@@ -233,12 +206,12 @@ type classesFirst struct{ nn.Base }
 
 func (*classesFirst) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 1, 2) }
 
-// A checkpoint of which a file is damaged or missing is refused, and so is another model's.
+// A checkpoint of which a file is damaged is refused, and so is another model's.
 func TestRestoreModelRefuses(t *testing.T) {
 	check(t)
 	dir := t.TempDir()
-	trainedIn(t, 1, nil, nil, dir)
-	step := filepath.Join(dir, "step-000001")
+	trainedIn(t, nil, nil, dir)
+	step := filepath.Join(dir, "step-000004")
 	open := func(model *nn.Sequential) error {
 		c := must.Get(train.OpenCheckpoint(step))(t)
 		p := must.Get(pipe.New(model, pipe.Config{}))(t)
@@ -257,11 +230,6 @@ func TestRestoreModelRefuses(t *testing.T) {
 	write(t, file, string(content))
 	var damaged *train.DamagedError
 	if err := open(network()); !errors.As(err, &damaged) || !strings.Contains(err.Error(), "hash") {
-		t.Error(err)
-	}
-	must.Do(t, os.Remove(file))
-	if err := open(network()); !errors.As(err, &damaged) ||
-		!strings.Contains(err.Error(), "model.safetensors: no such file") {
 		t.Error(err)
 	}
 }

@@ -214,14 +214,18 @@ func drawOwners(t *rapid.T, what string, members int) func(rank, param int) bool
 	return func(rank, param int) bool { return owner[param] == rank || extra[param] == rank }
 }
 
-// TestCheckpointsFitAnyGroup: whoever saved, with whatever cut, any other group restores the same bits.
+// TestCheckpointsFitAnyGroup: whoever saved, with whatever cut, any other group restores the same bits, and
+// finds the hash of the whole model.
 func TestCheckpointsFitAnyGroup(t *testing.T) {
 	check(t)
 	temp := t.TempDir()
+	const seed = 3
+	whole := newMembers(t, "", 1, seed, func(int, int) bool { return true })[0]
+	defer whole.free()
+	want := sumOf(whole.model)
 	rapid.Check(t, func(t *rapid.T) {
 		dir := must.Get(os.MkdirTemp(temp, ""))(t)
 		n, m := rapid.IntRange(1, 4).Draw(t, "savers"), rapid.IntRange(1, 4).Draw(t, "restorers")
-		const seed = 3
 		onAll(t, newMembers(t, dir, n, seed, drawOwners(t, "savers' parameters", n)),
 			func(_ int, m member) error {
 				return errors.Join(m.loadState(seed), m.save(7))
@@ -229,30 +233,12 @@ func TestCheckpointsFitAnyGroup(t *testing.T) {
 		onAll(t, newMembers(t, dir, m, seed+1, drawOwners(t, "restorers' parameters", m)),
 			func(_ int, m member) error {
 				step, err := m.restore()
-				if err == nil && step != 7 {
-					err = fmt.Errorf("step %d", step)
+				sum, err2 := train.ParamsSHA256(m.group, m.model)
+				if err == nil && (step != 7 || sum != want) {
+					err = fmt.Errorf("step %d, hash %s, want %s", step, sum, want)
 				}
-				return errors.Join(err, m.same(seed))
+				return errors.Join(err, err2, m.same(seed))
 			})
-	})
-}
-
-// TestHashInAGroup: the members of a group find the hash of the whole model, however it is spread.
-func TestHashInAGroup(t *testing.T) {
-	check(t)
-	whole := newMembers(t, "", 1, 3, func(int, int) bool { return true })[0]
-	defer whole.free()
-	want := sumOf(whole.model)
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(2, 4).Draw(t, "members")
-		all := newMembers(t, "", n, 3, drawOwners(t, "parameters", n))
-		onAll(t, all, func(_ int, m member) error {
-			got, err := train.ParamsSHA256(m.group, m.model)
-			if err == nil && got != want {
-				err = fmt.Errorf("hash %s, want %s", got, want)
-			}
-			return err
-		})
 	})
 }
 
@@ -495,60 +481,38 @@ func tied() *nn.Sequential {
 
 // process is what a process of a run does between start and end: it goes on from the newest
 // checkpoint, unless it starts at step 0, trains to a step, and saves. It returns the hash of the model.
-func process(t *testing.T, g *group.Group, dir string, balance []int, ranks []int, from,
-	to int64) (sum string, err error) {
+func process(t *testing.T, g *group.Group, dir string, balance, ranks []int, from, to int64) string {
 	store := train.Store{Dir: dir, Group: g}
-	release, err := store.Lock()
-	if err != nil {
-		return "", err
-	}
+	release := must.Get(store.Lock())(t)
 	defer release()
-	o, err := optim.New("adam", optim.Config{LR: 0.01})
-	if err != nil {
-		return "", err
-	}
+	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 	defer o.Close()
 	model := tied()
 	defer nn.Free(model)
-	p, err := pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Group: g, Ranks: ranks})
-	if err != nil {
-		return "", err
-	}
+	p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Group: g, Ranks: ranks}))(t)
 	defer p.Close()
-	loop := train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Steps: to, ClipNorm: 1}
 	var at train.Progress
-	saved, err := store.Latest()
-	switch {
-	case errors.Is(err, train.ErrNoCheckpoint) && from == 0:
-	case err != nil:
-		return "", err
-	default:
-		if err := saved.Check(recipe(), model); err != nil {
-			return "", err
-		}
-		if err := saved.Restore(p, o); err != nil {
-			return "", err
-		}
+	if saved, err := store.Latest(); from > 0 || !errors.Is(err, train.ErrNoCheckpoint) {
+		must.Do(t, err)
+		must.Do(t, saved.Check(recipe(), model))
+		must.Do(t, saved.Restore(p, o))
 		at = saved.Progress
 	}
 	if at.Step != from {
-		return "", fmt.Errorf("it goes on from step %d, want %d", at.Step, from)
+		t.Errorf("it goes on from step %d, want %d", at.Step, from)
 	}
-	loop.Loader, loop.Step = loader(t, at.Position), at.Step
-	if _, err := loop.Run(t.Context()); err != nil {
-		return "", err
-	}
-	if _, err := store.Save(loop.Progress(), recipe(), model, o); err != nil {
-		return "", err
-	}
-	return train.ParamsSHA256(g, model)
+	loop := train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Steps: to, ClipNorm: 1,
+		Loader: loader(t, at.Position), Step: at.Step}
+	must.Get(loop.Run(t.Context()))(t)
+	must.Get(store.Save(loop.Progress(), recipe(), model, o))(t)
+	return must.Get(train.ParamsSHA256(g, model))(t)
 }
 
 // TestResumeAtAnotherNumberOfProcesses: a run that is saved and resumed by other numbers of
 // processes, with other cuts, has the bits of one process.
 func TestResumeAtAnotherNumberOfProcesses(t *testing.T) {
 	check(t)
-	want := must.Get(process(t, nil, t.TempDir(), nil, nil, 0, 9))(t)
+	want := process(t, nil, t.TempDir(), nil, nil, 0, 9)
 	dir, from, last := filepath.Join(t.TempDir(), "run"), int64(0), ""
 	for _, r := range []struct {
 		balance, ranks []int
@@ -560,14 +524,12 @@ func TestResumeAtAnotherNumberOfProcesses(t *testing.T) {
 		{[]int{1, 1, 3, 2, 1}, []int{3, 3, 2, 1, 0}, 9},
 	} {
 		sums := make([]string, slices.Max(r.ranks)+1)
-		for rank, err := range inProcesses(len(sums), func(g *group.Group) (err error) {
-			sums[g.Rank()], err = process(t, g, dir, r.balance, r.ranks, from, r.to)
-			return err
-		}) {
-			if err != nil || sums[rank] != sums[0] {
-				t.Fatalf("to step %d, rank %d: hash %s, rank 0 has %s; %v", r.to, rank, sums[rank], sums[0],
-					err)
-			}
+		inAll(t, len(sums), func(g *group.Group) error {
+			sums[g.Rank()] = process(t, g, dir, r.balance, r.ranks, from, r.to)
+			return nil
+		})
+		if slices.Max(sums) != slices.Min(sums) {
+			t.Errorf("to step %d: ranks have the hashes %s", r.to, sums)
 		}
 		from, last = r.to, sums[0]
 	}
@@ -587,10 +549,20 @@ func inProcesses(n int, f func(g *group.Group) error) []error {
 	return errs
 }
 
+// inAll is inProcesses for what must not fail.
+func inAll(t testing.TB, n int, f func(g *group.Group) error) {
+	t.Helper()
+	for rank, err := range inProcesses(n, f) {
+		if err != nil {
+			t.Fatalf("rank %d of %d: %v", rank, n, err)
+		}
+	}
+}
+
 // When the context of one process ends, all end after the same step.
 func TestInterruptOfOneProcess(t *testing.T) {
 	check(t)
-	for _, err := range inProcesses(3, func(g *group.Group) error {
+	inAll(t, 3, func(g *group.Group) error {
 		s, closer := newRig(t, setup{balance: []int{2, 3, 3}, group: g})
 		defer closer()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -603,14 +575,10 @@ func TestInterruptOfOneProcess(t *testing.T) {
 		}}
 		r, err := s.Run(ctx)
 		if err == nil && (!r.Interrupted || r.Step != 3) {
-			err = fmt.Errorf("rank %d: %+v", g.Rank(), r)
+			err = fmt.Errorf("%+v", r)
 		}
 		return err
-	}) {
-		if err != nil {
-			t.Error(err)
-		}
-	}
+	})
 }
 
 // A failure in one process is an error in all of them that says where it was.

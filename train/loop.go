@@ -34,8 +34,7 @@ type Loop struct {
 	ClipNorm float64
 
 	// Scaler chooses the factor of the loss, for forwards in float16 (torch.AutocastFloat16). A step whose
-	// gradients are not finite updates nothing, and counts. Nil is none. A resumed run begins with the
-	// checkpoint's Scaler; Run updates it.
+	// gradients are not finite updates nothing, and counts. Nil is none. Run updates it.
 	Scaler *optim.Scaler
 
 	// Accumulate is the number of batches of an update; 0 is 1. Their gradients are added up. A step is
@@ -56,11 +55,9 @@ type Loop struct {
 	// none.
 	Validation *Validation
 
-	// Best is the best validation so far, nil before the first. A resumed run begins with the
-	// checkpoint's; Run updates it.
+	// Best is the best validation so far, nil before the first, and Step the number of steps taken. Run
+	// updates them. A resumed run begins with the checkpoint's Best, Step and Scaler.
 	Best *Best
-
-	// Step is the number of steps taken. A resumed run begins with the checkpoint's; Run counts it up.
 	Step int64
 
 	// OnStep is called in order after each step, OnEpoch after the last step of each epoch, before
@@ -307,17 +304,19 @@ func (l *Loop) failGroup(action string, err error) error {
 // update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if
 // they are not clipped, or not finite and dropped.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
+	updated := true
 	switch {
 	case l.Scaler != nil:
-		norm, updated, err := l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
-		if l.ClipNorm == 0 || !updated { // which is then no number
-			norm = 0
-		}
-		return norm, err
+		norm, updated, err = l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
 	case l.ClipNorm > 0:
-		return l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
+		norm, err = l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
+	default:
+		err = l.Pipe.Update(ctx, l.Optimizer)
 	}
-	return 0, l.Pipe.Update(ctx, l.Optimizer)
+	if l.ClipNorm == 0 || !updated { // the norm is then no number
+		norm = 0
+	}
+	return norm, err
 }
 
 // gradients runs a batch through the pipe, at its place in the step. The batch's tensors live on the

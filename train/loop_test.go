@@ -98,31 +98,6 @@ func TestStepLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestInterrupt: the step in which the context ends is finished and counted.
-func TestInterrupt(t *testing.T) {
-	check(t)
-	s, _ := newRig(t, setup{})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.OnStep = []train.Hook{func(i train.StepInfo) error {
-		if i.Step == 3 {
-			cancel()
-		}
-		return nil
-	}}
-	r, err := s.Run(ctx)
-	if err != nil || !r.Interrupted || r.Step != 3 {
-		t.Errorf("got %+v, %v", r, err)
-	}
-	if got, want := s.Progress(), (train.Progress{Step: 3,
-		Position: data.Position{Epoch: 0, Batch: 3}}); got != want {
-		t.Errorf("progress is %+v, want %+v", got, want)
-	}
-	if r, err := s.Run(ctx); err != nil || !r.Interrupted || r.Step != 3 {
-		t.Errorf("a context that is over already: got %+v, %v", r, err)
-	}
-}
-
 func TestHookErrorEndsTheRun(t *testing.T) {
 	check(t)
 	s, _ := newRig(t, setup{})
@@ -459,14 +434,14 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 	}
 }
 
-// Processes and replicas give the same weights, losses and norms however they are spread.
+// Processes and replicas give the same weights, losses, norms and validations however they are spread.
 func TestAccumulateInAGroup(t *testing.T) {
 	check(t)
 	for _, replicas := range []int{1, 2} {
 		want := ""
 		for _, processes := range []int{1, 2, 3} {
 			said := make([]string, replicas*processes)
-			for rank, err := range inProcesses(replicas*processes, func(g *group.Group) error {
+			inAll(t, replicas*processes, func(g *group.Group) error {
 				s, closer := newRig(t, setup{balance: []int{2, 3, 3}, batch: 10, accumulate: 3, chunks: 2,
 					group: g, replicas: replicas})
 				defer closer()
@@ -476,6 +451,11 @@ func TestAccumulateInAGroup(t *testing.T) {
 					_, err := fmt.Fprintln(&b, i.Step, i.Epoch, i.Loss, i.GradNorm, i.Samples)
 					return err
 				}}
+				_, held := dataset(t)
+				s.Validation = &train.Validation{Set: held, OnResult: func(v train.ValidationInfo) error {
+					_, err := fmt.Fprintln(&b, v.Step, v.Epoch, *v.Loss, *v.Accuracy, v.Better, v.Partial)
+					return err
+				}}
 				if _, err := s.Run(context.Background()); err != nil {
 					return err
 				}
@@ -483,11 +463,7 @@ func TestAccumulateInAGroup(t *testing.T) {
 				fmt.Fprintln(&b, hash)
 				said[g.Rank()] = b.String()
 				return err
-			}) {
-				if err != nil {
-					t.Fatalf("rank %d of %d replicas of %d processes: %v", rank, replicas, processes, err)
-				}
-			}
+			})
 			for rank, got := range said {
 				if want == "" {
 					want = got

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -132,26 +131,16 @@ func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
 	set, _ := dataset(t)
 	const device = 5
 	var runs [2]int
-	cutAll := func() (cuts [2]train.Balance, errs [2]error) {
-		members := group.Local(2)
-		var wg sync.WaitGroup
-		for rank, g := range members {
-			wg.Go(func() {
-				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8),
-					&counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
-				cuts[rank], errs[rank] =
-					train.BalanceByTime(t.Context(), model, set,
-						[]pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6,
-							Chunks: 3, Group: g,
-							Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
-			})
-		}
-		wg.Wait()
-		for _, g := range members {
-			if err := g.Close(); err != nil {
-				t.Error(err)
-			}
-		}
+	cutAll := func() (cuts [2]train.Balance, errs []error) {
+		errs = inProcesses(2, func(g *group.Group) (err error) {
+			defer g.Close()
+			model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8),
+				&counted{runs: &runs[g.Rank()]}, nn.NewTanh(), nn.NewLinear(8, 3))
+			cuts[g.Rank()], err = train.BalanceByTime(t.Context(), model, set,
+				[]pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6, Chunks: 3,
+					Group: g, Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
+			return err
+		})
 		return cuts, errs
 	}
 	cuts, errs := cutAll()
@@ -240,34 +229,39 @@ func budgeted(t *testing.T, model *nn.Sequential, balance []int, devices []torch
 
 // TestPlanMemory: what PlanMemory says is the least that will do trains, the second update with all
 // of Adam's state included, and no device holds more; with one byte less for a stage it names that
-// stage. Stages whose step needs the most and stages whose update does are in one error. Nothing is
-// placed meanwhile.
+// stage. Stages whose step needs the most and stages whose update does are in one error. Stages of one
+// device are counted together. Nothing is placed meanwhile.
 func TestPlanMemory(t *testing.T) {
 	training, _ := dataset(t)
 	for _, row := range []struct {
 		reason  string
 		model   func() *nn.Sequential
 		balance []int
+		devices []torch.Device // nil is one for each stage
 		clip    float64
 		batches int      // of an update
-		set     []string // what sets the least of each stage; "" is a layer
+		set     []string // what sets the least of each device; "" is a layer
 	}{
-		{"one stage", network, []int{8}, 0, 1, []string{""}},
-		{"one stage, and batches that find gradients", network, []int{8}, 0, 2, []string{""}},
-		{"two stages, and batches that find gradients", network, []int{4, 4}, 0, 2, []string{"", ""}},
+		{"one stage", network, []int{8}, nil, 0, 1, []string{""}},
+		{"one stage, and batches that find gradients", network, []int{8}, nil, 0, 2, []string{""}},
+		{"two stages, and batches that find gradients", network, []int{4, 4}, nil, 0, 2, []string{"", ""}},
 		{"the step of one stage, the update of the other", func() *nn.Sequential {
 			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40),
 				nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40,
 					300), nn.NewReLU(), nn.NewLinear(300, 3))
-		}, []int{6, 3}, 0, 1, []string{"", "the optimizer's update"}},
-		{"clipping", network, []int{4, 4}, 0.1, 1,
+		}, []int{6, 3}, nil, 0, 1, []string{"", "the optimizer's update"}},
+		{"clipping", network, []int{4, 4}, nil, 0.1, 1,
 			[]string{"the optimizer's update", "the optimizer's update"}},
+		{"one device, whose stages are updated together", func() *nn.Sequential {
+			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(),
+				nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
+		}, []int{3, 3}, make([]torch.Device, 2), 0.1, 1, []string{"the optimizer's update"}},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			check(t)
-			stages := len(row.balance)
+			stages := len(row.set) // those that are the first of their device
 			plan := func(limits ...int64) (*train.Loop, []plan.Shortage) {
-				l := budgeted(t, row.model(), row.balance, nil, limits, row.clip)
+				l := budgeted(t, row.model(), row.balance, row.devices, limits, row.clip)
 				l.Accumulate = row.batches
 				err := l.PlanMemory(context.Background(), training, batch)
 				var short *plan.MemoryError
@@ -288,7 +282,7 @@ func TestPlanMemory(t *testing.T) {
 			_, short := plan(slices.Repeat([]int64{1}, stages)...)
 			var least []int64
 			for i, s := range short {
-				if s.Stage != i || s.Limit != 1 ||
+				if s.Stage != i || s.Limit != 1 || len(s.Others) != len(row.balance)-stages ||
 					(row.set[i] == "") != (s.SetBy != "the optimizer's update") {
 					t.Errorf("shortage %d is %+v", i, s)
 				}
@@ -327,49 +321,5 @@ func TestPlanMemory(t *testing.T) {
 				t.Errorf("with %v bytes: %v", least, err)
 			}
 		})
-	}
-}
-
-// TestPlanMemoryOfASharedDevice: stages of one device are updated together, and what that takes is
-// counted together. The least trains, and the second update takes it to the byte.
-func TestPlanMemoryOfASharedDevice(t *testing.T) {
-	check(t)
-	training, _ := dataset(t)
-	plan := func(limit int64) (*train.Loop, *plan.MemoryError) {
-		model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 80), nn.NewTanh(),
-			nn.NewLinear(80, 80), nn.NewTanh(), nn.NewLinear(80, 3))
-		l := budgeted(t, model, []int{3, 3}, make([]torch.Device, 2), []int64{limit}, 0.1)
-		var short *plan.MemoryError
-		if err := l.PlanMemory(context.Background(), training, batch); err != nil && !errors.As(err, &short) {
-			t.Fatal(err)
-		}
-		if short != nil {
-			l.Pipe.Close()
-		}
-		return l, short
-	}
-	_, short := plan(1)
-	if short == nil || len(short.Stages) != 1 || !slices.Equal(short.Stages[0].Others, []int{1}) ||
-		short.Stages[0].SetBy != "the optimizer's update" {
-		t.Fatalf("with a byte: %v", short)
-	}
-	least := short.Least()
-	if _, again := plan(least - 1); again == nil || again.Least() != least {
-		t.Errorf("with a byte less than %d: %v", least, again)
-	}
-	l, short := plan(least)
-	if short != nil {
-		t.Fatalf("with %d bytes: %v", least, short)
-	}
-	must.Do(t, l.Pipe.Place())
-	l.Loader, l.Steps = loader(t), 3
-	l.OnStep = []train.Hook{func(s train.StepInfo) error {
-		if peak := s.Peak[0]; peak > least || s.Step > 1 && peak != least {
-			t.Errorf("step %d: %d bytes, planned at most %d", s.Step, peak, least)
-		}
-		return nil
-	}}
-	if _, err := l.Run(context.Background()); err != nil {
-		t.Errorf("with %d bytes: %v", least, err)
 	}
 }

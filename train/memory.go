@@ -11,11 +11,12 @@ import (
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/plan"
+	"penstock.example/torch"
 )
 
 // PlanMemory plans recomputation (pipe.Optimal) before training, for batches of rows rows of a data
 // set, and checks that updates fit in the limits of the devices. It returns a
-// *planner.MemoryError with all stages whose limit is too low, each with what its steps and updates
+// *plan.MemoryError with all stages whose limit is too low, each with what its steps and updates
 // take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
 // (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
 // the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
@@ -28,7 +29,15 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 		return err
 	}
 	var b pipe.Batch
-	free, err := l.placeBeyond(&b, sample)
+	limits := map[torch.Device]int64{} // which the batch need not keep
+	for _, d := range l.Pipe.Devices() {
+		limits[d] = d.Memory().Limit
+		d.SetLimit(0)
+	}
+	free, err := l.place(&b, sample)
+	for d, limit := range limits {
+		d.SetLimit(limit)
+	}
 	if err == nil && l.Accumulate > 1 && set.Len() > rows { // later batches find gradients
 		b.FirstMicroBatch = l.Pipe.MicroBatches(int64(sample.Rows))
 		_, err = l.Pipe.PlanFor(ctx, b, l.Loss)
@@ -52,15 +61,6 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	}
 	_, err = group.Meet(ctx, l.Pipe.Config().Group, "train: the memory", 0, err)
 	return err
-}
-
-// placeBeyond is place, whatever the limits are.
-func (l *Loop) placeBeyond(b *pipe.Batch, batch data.Batch) (free func(), err error) {
-	for _, d := range l.Pipe.Devices() {
-		defer d.SetLimit(d.Memory().Limit)
-		d.SetLimit(0)
-	}
-	return l.place(b, batch)
 }
 
 // updateBytes is the bytes on each device of this process while the parameters of its stages are updated

@@ -33,33 +33,30 @@ func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evaluat
 			size := len(all) / batch.Rows
 			for row := range batch.Rows {
 				out := all[row*size:][:size:size]
-				if task == data.NextToken {
-					last := info.Input.Size()
-					if tokens != nil {
-						last = tokens.Length(first + row)
-					}
-					out = column(out, info.Input.Size(), last-1)
-				}
-				switch task { // the model may have more classes than the set
-				case data.Regression:
+				positions := 1 // the model may have more classes than the set
+				switch task {
 				case data.Segmentation:
-					softmax(out, info.Target.Size())
-				default:
-					softmax(out, 1)
+					positions = info.Target.Size()
+				case data.NextToken:
+					length := info.Input.Size()
+					last := length - 1
+					if tokens != nil {
+						last = tokens.Length(first+row) - 1
+					}
+					for i := range size / length {
+						out[i] = out[i*length+last]
+					}
+					out = out[:size/length]
 				}
-				if err := each(first+row, slices.Clone(out)); err != nil {
+				if out = slices.Clone(out); task != data.Regression {
+					softmax(out, positions)
+				}
+				if err := each(first+row, out); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-}
-
-func column(matrix []float32, columns, index int) (out []float32) {
-	for i := index; i < len(matrix); i += columns {
-		out = append(out, matrix[i])
-	}
-	return out
 }
 
 // softmax makes probabilities of logits [classes, positions].

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"penstock.example/group"
 	"penstock.example/internal/system"
@@ -166,12 +167,7 @@ func owners(g *group.Group, params []nn.NamedParam) ([]int, error) {
 	}
 	ranks := make([]int, len(params))
 	for i, n := range params {
-		ranks[i] = -1
-		for rank := len(all) - 1; rank >= 0; rank-- {
-			if all[rank][i] {
-				ranks[i] = rank
-			}
-		}
+		ranks[i] = slices.IndexFunc(all, func(exist []bool) bool { return exist[i] })
 		if ranks[i] < 0 {
 			return nil, fmt.Errorf("parameter %q exists in no process; place the model first", n.Name)
 		}

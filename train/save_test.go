@@ -51,9 +51,7 @@ func TestSaveForcesToDisk(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := store.Save(train.Progress{Step: 1}, recipe(), s.model, s.Optimizer); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(store.Save(train.Progress{Step: 1}, recipe(), s.model, s.Optimizer))(t)
 	if want := []string{"file", "file", "file", "directory", "parent"}; !slices.Equal(order, want) {
 		t.Errorf("forced %q, want %q", order, want)
 	}
@@ -97,9 +95,7 @@ func TestSaveKeepsTheNewest(t *testing.T) {
 		write(t, filepath.Join(store.Dir, "notes.txt"), "of someone else")
 		must.Do(t, os.Mkdir(filepath.Join(store.Dir, ".step-000001.tmp"), 0o777))
 		for _, step := range []int64{1, 2, 9, 1000000} {
-			if _, err := store.Save(train.Progress{Step: step}, recipe(), s.model, s.Optimizer); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(store.Save(train.Progress{Step: step}, recipe(), s.model, s.Optimizer))(t)
 		}
 		if got := names(t, store.Dir); !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("keep %d: got %q, want %q", tt.keep, got, tt.want)
@@ -240,22 +236,13 @@ func TestFingerprint(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	store := train.Store{Dir: t.TempDir()}
-	release, err := store.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	release := must.Get(store.Lock())(t)
 	if _, err := store.Lock(); !errors.Is(err, train.ErrLocked) {
 		t.Errorf("a second lock: %v", err)
 	}
-	other, err := train.Store{Dir: t.TempDir()}.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(train.Store{Dir: t.TempDir()}.Lock())(t)
 	must.Do(t, errors.Join(other(), release()))
-	if release, err = store.Lock(); err != nil {
-		t.Fatalf("after its release: %v", err)
-	}
-	must.Do(t, release())
+	must.Do(t, must.Get(store.Lock())(t)())
 	if left := names(t, store.Dir); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}

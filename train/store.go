@@ -155,24 +155,21 @@ func (s Store) Steps() ([]int64, error) {
 
 // clean removes all checkpoints but the newest and the best, which may be nil.
 func (s Store) clean(best *Best) error {
-	keep := s.Keep
-	if keep <= 0 {
-		keep = 2
-	}
 	steps, err := s.Steps()
 	if err != nil {
 		return err
 	}
-	for _, step := range steps[:max(len(steps)-keep, 0)] {
+	for _, step := range steps[:max(len(steps)-cmp.Or(s.Keep, 2), 0)] {
 		if best != nil && step == best.Step {
 			continue
 		}
 		// Renamed first: an interrupted removal must not leave what looks like a checkpoint.
 		removed := s.temporary(step, ".removed")
-		if err := s.rename(s.Path(step), removed); err != nil {
-			return err
+		err := s.rename(s.Path(step), removed)
+		if err == nil {
+			err = s.remove(removed)
 		}
-		if err := s.remove(removed); err != nil {
+		if err != nil {
 			return err
 		}
 	}

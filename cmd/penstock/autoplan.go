@@ -237,7 +237,7 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	if err != nil {
 		return line, err
 	}
-	show := newPlanProgress(stderr, "planning")
+	show := newProgress(stderr, "planning", "")
 	defer show.end()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {

@@ -87,7 +87,7 @@ func TestPlanProgress(t *testing.T) {
 		true:  "\r\x1b[Kplanning for 3 s\r\x1b[Kplanning for 5 s: schedule 2 of 4, 1f1b\r\x1b[Kkept\n",
 	} {
 		var log bytes.Buffer
-		p := newPlanProgress(&log, "planning")
+		p := newProgress(&log, "planning", "")
 		p.live = live
 		p.tell(p.began.Add(3 * time.Second))
 		p.searching("1f1b", 1, 4)

@@ -57,15 +57,14 @@ format = "json"
 // TestConfigRefuses: one line names the file and the line or the flag.
 func TestConfigRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"modle = \"mlp\"\n":            "modle is no flag there; did you mean model?",
+		"modle = \"mlp\"\n":            "modle is no flag there; want flags of",
 		"[train]\nmodel = \"mlp\"\n":   "train is no flag there",
 		"config = \"x\"\n":             "config is no flag there",
 		"rank = 1\n":                   "rank is no flag there",
 		"model = \"mlp\"\nbatch = 0\n": "--batch 0: want at least 1",
 		"model = \"mlp\"\nbatch =\n":   "line 2",
 		"batch = 1\nbatch = 2\n":       "line 2",
-		"balance = [[1], [2]]\n":       "[1]: want text, a number, true or false, or an array of them",
-		"batch = 2026-01-01\n":         "want text, a number",
+		"balance = [[1], [2]]\n":       "--balance [1],[2]: ",
 		"balance = [2, \"x\"]\n":       "--balance 2,x: ",
 		"nesterov = \"perhaps\"\n":     "--nesterov",
 	} {

@@ -42,7 +42,7 @@ func TestEval(t *testing.T) {
 	if err := os.Remove(filepath.Join(saved, "optimizer-00001-of-00002.safetensors")); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"--stages 2", "--balance 1,2,3 --devices cpu:2,cpu:0,cpu:1",
+	for _, args := range []string{"--stages 2", "--stages 3 --devices cpu:2,cpu:0,cpu:1",
 		"--memory-limit 3MiB"} {
 		got := evaluated(t, with([]string{saved}, strings.Fields(args)...)...)
 		if *got.Accuracy != *want.Accuracy || *got.Loss != *want.Loss {
@@ -61,14 +61,11 @@ func TestEval(t *testing.T) {
 		t.Errorf("all is %+v; the parts %+v and %+v", all.Evaluation, want.Evaluation, training.Evaluation)
 	}
 	for line, part := range map[string]string{
-		"--stages 7":               "--stages 7: the model has 6 layers",
-		"--balance 1,2":            "--balance 1,2: ",
-		"--balance 3,3 --stages 3": "--balance 3,3 with --stages 3",
+		"--stages 7": "--stages 7: ",
 		"--data-set classes=11": "inputs float32 [1 28 28] and outputs 11 for " +
 			"classification, and the model was",
 		"--data synthetic --data-set size=9": "the data have inputs float32 [1 9 9] and outputs 10",
 		"--data text --data-dir x":           "--model mlp is for classification",
-		"--data-dir x":                       "--data-dir x: it is for data with files",
 		"--best":                             "--best: there was no validation",
 	} {
 		refuses(t, with([]string{"eval", out}, strings.Fields(line)...), exitUsage, part)
@@ -174,9 +171,6 @@ func TestPredictPictures(t *testing.T) {
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
 		{[]string{out, dark, cut}, exitFailed,
 			"cut.png: png: invalid format: not enough pixel data; want a PNG,"},
-		{[]string{out, textFile(t, "a.txt", "hello")}, exitUsage,
-			"a.txt: image: unknown format; want a PNG, JPEG"},
-		{[]string{out, textFile(t, "a.txt", "")}, exitUsage, "a.txt: it is empty"},
 		{[]string{savedBy(t, 1), dark}, exitUsage,
 			`is of a model "three", which penstock models does not list`},
 	} {

@@ -62,7 +62,7 @@ func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 // measure measures the model on a made-up micro-batch, on the device of the configuration.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
-	show := newCounter(cmd.ErrOrStderr(), "measuring", "layers")
+	show := newProgress(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
 	measured, err := train.Measure(cmd.Context(), m.Sequential, train.MadeUp(m.samples, rows, config.Seed),
 		train.MeasureConfig{Batch: rows, Profile: config})

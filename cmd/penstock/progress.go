@@ -10,11 +10,10 @@ import (
 	"unsafe"
 )
 
-// How often progress is shown: a count as often as an eye can follow, time by the second, and lines
-// of a log often enough to see a run live and rarely enough to read.
+// How often progress is shown: on a terminal as often as an eye can follow, and in lines of a log often
+// enough to see a run live and rarely enough to read.
 const (
 	barEvery  = 100 * time.Millisecond
-	tickEvery = time.Second
 	lineEvery = 2 * time.Second
 )
 
@@ -25,44 +24,37 @@ type progress struct {
 	doing, unit string // "evaluating", "samples"
 	live        bool   // on a terminal
 	began       time.Time
-	stop        func() // of the clock; nil without one
+	over        chan struct{} // closed by end
+	clock       sync.WaitGroup
 
 	mu    sync.Mutex // guards what follows, and w
 	what  string     // how far it is
-	next  time.Time  // when a count is shown again
 	shown bool
 }
 
-// newCounter shows how much is done whenever at is called. The caller calls end.
-func newCounter(w io.Writer, doing, unit string) *progress {
+// newProgress shows from time to time how far a task is. The caller calls end.
+func newProgress(w io.Writer, doing, unit string) *progress {
 	_, live := terminalWidth(w)
-	p := &progress{w: w, doing: doing, unit: unit, live: live, began: time.Now()}
-	p.next = p.began.Add(p.every(barEvery))
+	p := &progress{w: w, doing: doing, unit: unit, live: live, began: time.Now(), over: make(chan struct{})}
+	every := lineEvery
+	if live {
+		every = barEvery
+	}
+	p.clock.Go(func() {
+		for {
+			select {
+			case <-p.over:
+				return
+			case now := <-time.After(every):
+				p.tell(now)
+			}
+		}
+	})
 	return p
 }
 
-// newPlanProgress also shows from time to time for how long something goes on. The caller calls end.
-func newPlanProgress(w io.Writer, doing string) *progress {
-	p := newCounter(w, doing, "")
-	p.stop = repeat(p.every(tickEvery), p.tell)
-	return p
-}
-
-func (p *progress) every(live time.Duration) time.Duration {
-	if p.live {
-		return live
-	}
-	return lineEvery
-}
-
-// at shows the progress.
-func (p *progress) at(done, all int) {
-	p.note(fmt.Sprintf("%d of %d %s", done, all, p.unit))
-	if now := time.Now(); !now.Before(p.next) {
-		p.next = now.Add(p.every(barEvery))
-		p.tell(now)
-	}
-}
+// at notes how much is done.
+func (p *progress) at(done, all int) { p.note(fmt.Sprintf("%d of %d %s", done, all, p.unit)) }
 
 // searching notes the schedule that is searched. It is a planner.Options.Progress.
 func (p *progress) searching(schedule string, done, of int) {
@@ -110,30 +102,9 @@ func (p *progress) clear() {
 
 // end clears the line and stops.
 func (p *progress) end() {
-	if p.stop != nil {
-		p.stop()
-	}
+	close(p.over)
+	p.clock.Wait()
 	p.clear()
-}
-
-// repeat calls f again and again until stop is called, which waits for it, and may be called again.
-func repeat(every time.Duration, f func(now time.Time)) (stop func()) {
-	over := make(chan struct{})
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		for next := time.After(every); ; next = time.After(every) {
-			select {
-			case <-over:
-				return
-			case now := <-next:
-				f(now)
-			}
-		}
-	})
-	return sync.OnceFunc(func() {
-		close(over)
-		ended.Wait()
-	})
 }
 
 // successive shows tasks one after the other, such as evaluations: how much is done of what.
@@ -141,7 +112,7 @@ func successive(w io.Writer, unit string) func(what string, done, all int) {
 	var now *progress // nil between tasks
 	return func(what string, done, all int) {
 		if now == nil {
-			now = newCounter(w, what, unit)
+			now = newProgress(w, what, unit)
 		}
 		if now.at(done, all); done == all {
 			now.end()

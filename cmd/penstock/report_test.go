@@ -85,8 +85,7 @@ func TestBarFits(t *testing.T) {
 // What is done before the first step is told by its time, and lines of it stay.
 func TestToldWhileOpening(t *testing.T) {
 	var stderr bytes.Buffer
-	p := newPlanProgress(&stderr, "measuring")
-	p.stop()
+	p := newProgress(&stderr, "measuring", "")
 	p.live = true
 	p.tell(p.began.Add(3 * time.Second))
 	fmt.Fprintln(p, "a line")

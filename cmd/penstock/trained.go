@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -21,25 +20,21 @@ import (
 
 // trainedFlags say which checkpoint of a run is meant, and how its model is run.
 type trainedFlags struct {
-	best       bool
-	stages     int
-	allThreads bool
-	config     pipe.Config
-	limit      int64
-	batch      int
+	best   bool
+	stages int
+	config pipe.Config
+	limit  int64
+	batch  int
 }
 
 func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
 	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
-	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage; left out, parameters are spread "+
-		"evenly", integer)
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
 		"cpu:0,cpu:1,...)", torch.ParseDevice)
 	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
 	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
-	threadsFlag(s, &f.config.Threads, &f.allThreads, "as in training")
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 }
 
@@ -69,19 +64,13 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return nil, wrongInput(err)
 	}
 	config := f.config
-	config.Autocast = t.recipe.Autocast
+	config.Autocast, config.Threads = t.recipe.Autocast, t.recipe.Threads
 	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
-	if !cmd.Flags().Changed("threads") {
-		config.Threads = max(t.recipe.Threads, 1)
-	}
-	if err := f.cut(cmd, &config, t.model); err != nil {
-		return nil, err
+	if config.Balance, err = evenly(t.model.Layers(), f.stages); err != nil {
+		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
 	if err := prepare(t); err != nil {
 		return nil, wrongInput(err)
-	}
-	for _, d := range config.Devices {
-		d.SetLimit(f.limit)
 	}
 	defer func() {
 		if err != nil {
@@ -89,7 +78,10 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		}
 	}()
 	if t.pipe, err = pipe.Open(t.model, config); err != nil {
-		return t, err
+		return t, inFlags(cmd.Flags(), err)
+	}
+	for _, d := range t.pipe.Devices() {
+		d.SetLimit(f.limit)
 	}
 	if err := t.pipe.Place(); err != nil {
 		return t, withRemedy(err)
@@ -97,36 +89,13 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
 }
 
-// cut places stages on devices, by --stages or --balance.
-func (f *trainedFlags) cut(cmd *cobra.Command, config *pipe.Config, model *nn.Sequential) (err error) {
-	stages, all := f.stages, model.Layers()
-	if config.Balance != nil && !cmd.Flags().Changed("stages") {
-		stages = len(config.Balance)
+// evenly cuts layers into stages by the bytes of their parameters.
+func evenly(layers []nn.NamedLayer, stages int) ([]int, error) {
+	var costs []float64
+	for _, l := range layers {
+		costs = append(costs, float64(1+stateBytes(l.Layer))) // layers without parameters are spread as well
 	}
-	switch {
-	case stages > len(all):
-		return badUsage("--stages %d: the model has %d layers; want at most as many stages", stages, len(all))
-	case config.Balance != nil && len(config.Balance) != stages:
-		return badUsage("--balance %s with --stages %d: want one of the two", numbers(config.Balance), stages)
-	case config.Balance == nil:
-		var costs []float64
-		for _, l := range all {
-			// 1, so that layers without parameters are spread as well
-			costs = append(costs, float64(1+stateBytes(l.Layer)))
-		}
-		if config.Balance, err = plan.Partition(costs, stages); err != nil {
-			return err
-		}
-	}
-	if config.Devices == nil {
-		for i := range stages {
-			config.Devices = append(config.Devices, torch.CPU(i))
-		}
-	}
-	if f.allThreads {
-		config.Threads = coresFor(runtime.NumCPU(), len(config.DeviceNames()))
-	}
-	return inFlags(cmd.Flags(), config.Check(model))
+	return plan.Partition(costs, stages)
 }
 
 // close frees the model.

@@ -9,13 +9,19 @@ import (
 	"io"
 	"os/exec"
 	"runtime"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// Job is a number of processes that work together. The number of a process is its rank.
+// Job is a number of processes of one program that work together. The number of a process is its rank.
 type Job struct {
-	Processes []Process
+	Path string
+	Args []string // without the program's name
+	// Env is the environment of each process. It also gets GOTRACEBACK=crash, unless it sets the variable:
+	// a Go program that crashes then ends by a signal, and not with status 2.
+	Env [][]string
 	// Stdout gets the standard output of rank 0 unchanged. If it is an *os.File, the process gets the
 	// file itself.
 	Stdout io.Writer
@@ -31,14 +37,6 @@ type Job struct {
 	Settle time.Duration
 	// Grace is how long they may take to end after SIGTERM, before SIGKILL. 0 is 10 seconds.
 	Grace time.Duration
-}
-
-// Process is one process of a Job. It also gets GOTRACEBACK=crash, unless Env sets the variable: a Go
-// program that crashes then ends by a signal, and not with status 2.
-type Process struct {
-	Path string   // of the program
-	Args []string // without the program's name
-	Env  []string
 }
 
 // RestartVariable is the environment variable in which a process finds how often the job was started
@@ -102,12 +100,6 @@ func (j Job) Run(ctx context.Context) error {
 	}
 }
 
-// exit is the end of a process.
-type exit struct {
-	rank int
-	err  error // of exec.Cmd.Wait
-}
-
 // start runs the processes once.
 func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 	// PR_SET_PDEATHSIG is about the thread that has started a process. So this thread has to live until
@@ -115,19 +107,23 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	log, writers := &lineLog{to: j.Stderr}, make([]*lineWriter, len(j.Processes))
+	var mu sync.Mutex
 	started := time.Now()
 	var running []*exec.Cmd
-	exits := make(chan exit)
-	for rank := range j.Processes {
-		writers[rank] = &lineWriter{log: log, prefix: fmt.Sprintf("[%d] ", rank)}
-		c := j.command(rank, restart, writers[rank])
+	exits := make(chan *Failure)
+	for rank := range j.Env {
+		log := &lineWriter{mu: &mu, to: j.Stderr, prefix: fmt.Sprintf("[%d] ", rank)}
+		c := j.command(rank, restart, log)
 		if err := c.Start(); err != nil {
 			failure = &Failure{Rank: rank, Err: err}
 			break
 		}
 		running = append(running, c)
-		go func() { exits <- exit{rank, c.Wait()} }()
+		go func() {
+			err := c.Wait()
+			log.flush()
+			exits <- failureOf(rank, c, err, time.Since(started))
+		}()
 	}
 
 	var deadline <-chan time.Time // of the next signal
@@ -138,25 +134,19 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 	interrupted, next := ctx.Done(), syscall.SIGTERM
 	for left := len(running); left > 0; {
 		select {
-		case e := <-exits:
+		case f := <-exits:
 			left--
-			writers[e.rank].flush()
-			if e.err == nil {
-				continue
-			}
-			f := failureOf(e, running[e.rank], time.Since(started))
-			if failure != nil {
-				// A process that was killed, or refused its command line, is why others exit. Their
-				// exits may be seen first.
-				if f.Signal != 0 && failure.Signal == 0 && !signalled || f.Code == Usage &&
-					failure.Code > 0 && failure.Code != Usage {
-					failure = f
+			switch {
+			case f == nil:
+			case failure == nil:
+				failure = f
+				if interrupted != nil { // otherwise all are ending already
+					deadline = time.After(cmp.Or(j.Settle, 2*time.Second))
 				}
-				continue
-			}
-			failure = f
-			if interrupted != nil { // otherwise all are ending already
-				deadline = time.After(cmp.Or(j.Settle, 2*time.Second))
+			case f.Signal != 0 && failure.Signal == 0 && !signalled,
+				f.Code == Usage && failure.Code > 0 && failure.Code != Usage:
+				// others exit because of such a process, and may be seen first
+				failure = f
 			}
 		case <-interrupted:
 			interrupted, signalled = nil, true
@@ -172,10 +162,10 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 }
 
 func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
-	p := j.Processes[rank]
-	c := exec.Command(p.Path, p.Args...)
+	c := exec.Command(j.Path, j.Args...)
 	// Of several values of a variable the last counts.
-	c.Env = append(append([]string{"GOTRACEBACK=crash"}, p.Env...), fmt.Sprint(RestartVariable, "=", restart))
+	c.Env = slices.Concat([]string{"GOTRACEBACK=crash"}, j.Env[rank],
+		[]string{fmt.Sprint(RestartVariable, "=", restart)})
 	c.Stdout, c.Stderr = log, log
 	if rank == 0 {
 		c.Stdout = j.Stdout
@@ -185,14 +175,17 @@ func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
 	return c
 }
 
-// failureOf describes the end of a process that has not exited with 0.
-func failureOf(e exit, c *exec.Cmd, after time.Duration) *Failure {
-	f := &Failure{Rank: e.rank, Code: c.ProcessState.ExitCode(), After: after}
+// failureOf describes the end of a process, or is nil if err, of Wait, is nil.
+func failureOf(rank int, c *exec.Cmd, err error, after time.Duration) *Failure {
+	if err == nil {
+		return nil
+	}
+	f := &Failure{Rank: rank, Code: c.ProcessState.ExitCode(), After: after}
 	if status, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		f.Signal = status.Signal()
 	}
 	if f.Code == 0 { // it did its work, but its output could not be passed on
-		f.Err = e.err
+		f.Err = err
 	}
 	return f
 }

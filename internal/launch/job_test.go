@@ -95,10 +95,9 @@ func TestMain(m *testing.M) {
 
 // job is a job of processes that do what is said.
 func job(stdout, stderr io.Writer, whats ...string) launch.Job {
-	j := launch.Job{Stdout: stdout, Stderr: stderr, Settle: forever, Grace: forever}
+	j := launch.Job{Path: os.Args[0], Stdout: stdout, Stderr: stderr, Settle: forever, Grace: forever}
 	for _, what := range whats {
-		j.Processes = append(j.Processes,
-			launch.Process{Path: os.Args[0], Env: append(os.Environ(), asProcess+"="+what)})
+		j.Env = append(j.Env, append(os.Environ(), asProcess+"="+what))
 	}
 	return j
 }
@@ -282,12 +281,9 @@ func TestInterruptedJobsEndInOrder(t *testing.T) {
 
 func TestAProgramThatIsNotThere(t *testing.T) {
 	j := job(io.Discard, io.Discard, "wait", "wait")
-	j.Processes[1].Path = "/nonexistent"
-	if f := failure(t, j.Run(t.Context())); f.Rank != 1 || !errors.Is(f, os.ErrNotExist) {
+	j.Path = "/nonexistent"
+	if f := failure(t, j.Run(t.Context())); f.Rank != 0 || !errors.Is(f, os.ErrNotExist) {
 		t.Errorf("got %+v", f)
-	}
-	if left := proctest.Children(os.Getpid()); len(left) > 0 {
-		t.Errorf("processes %v are left", left)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -41,18 +40,15 @@ type Communicators interface {
 //	           tensors ── stream of the link ───► communicator ────────────► stream of the link
 //
 // A GPU link leads from one device to another. It has a communicator, and a stream of its own at either
-// end. So both directions between two devices move at once, whatever waits. The tensors of a parcel are
-// queued together.
+// end. So both directions between two devices move at once, whatever waits.
 //
 // The sender sends the head after its host has queued the tensors. The receiver's host waits for the head
-// before it queues as many bytes. So a queued receive ends whatever the hosts do next. A parcel that does
-// not fit is an error; the communicator would wait for ever, or take other tensors for these. Values have no
-// names on a GPU link: they are received in the order in which they are sent. The number
-// in the head shows a mistake.
+// before it queues its end. So a queued receive ends whatever the hosts do next. Values have no names on a
+// GPU link: they are received in the order in which they are sent. The number in the head
+// shows a mistake.
 type Direct struct {
 	comms   Communicators
 	links   map[schedule.Edge]*gpuLink // those with an end in this process
-	closing chan struct{}
 	closed  chan struct{}
 	watcher sync.WaitGroup
 }
@@ -88,28 +84,20 @@ const pollInterval = 100 * time.Millisecond // between questions whether a commu
 func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 	ask := time.NewTicker(pollInterval)
 	defer ask.Stop()
-	closing := d.closing
-	var broken error
 	for {
 		select {
 		case <-failed:
-			d.comms.Abort()
+			d.comms.Abort() // also the moves that Close waits for
 			return
 		case <-d.closed:
 			return
-		case <-closing: // the moves that Close waits for can still be aborted
-			ask.Stop()
-			closing = nil
 		case <-ask.C:
-			switch err := d.comms.Err(); {
-			case err == nil:
-			case broken == nil:
-				broken = err
-				ask.Reset(VerdictTime)
-			default:
-				ask.Stop()
-				fail(fmt.Errorf("link: between GPUs of different processes: %w", broken))
-			}
+		}
+		if err := d.comms.Err(); err != nil {
+			ask.Stop()
+			defer time.AfterFunc(VerdictTime, func() {
+				fail(fmt.Errorf("link: between GPUs of different processes: %w", err))
+			}).Stop()
 		}
 	}
 }
@@ -126,12 +114,11 @@ type NamedID struct {
 // closes the links, also after an error.
 //
 // Links open in rounds in which a device opens at most one. A number moves over each, as the first move of a
-// communicator may take long. Then a number moves over all of them at once.
+// communicator may take long.
 func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{},
 	fail func(error),
 	meet func(own []NamedID, failed error) ([][]NamedID, error)) (*Direct, error) {
-	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{},
-		closing: make(chan struct{}), closed: make(chan struct{})}
+	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{}, closed: make(chan struct{})}
 	own, err := d.make(edges, here)
 	d.watcher.Go(func() { d.watch(failed, fail) })
 	all, err := meet(own, err)
@@ -147,7 +134,7 @@ func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, faile
 			return d, err
 		}
 	}
-	return d, d.testMoves(slices.Collect(maps.Values(d.links)), 2)
+	return d, nil
 }
 
 // make makes the ends of links in this process, and ids for those that send.
@@ -196,11 +183,11 @@ func (d *Direct) open(round []schedule.Edge, ids map[schedule.Edge][]byte) error
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return d.testMoves(links, 1)
+	return d.testMoves(links)
 }
 
 // testMoves moves a number over each link, queued all at once, and checks that it arrives.
-func (d *Direct) testMoves(links []*gpuLink, round int64) error {
+func (d *Direct) testMoves(links []*gpuLink) error {
 	var moves []Move
 	var contexts []*torch.Ctx
 	defer func() {
@@ -208,7 +195,7 @@ func (d *Direct) testMoves(links []*gpuLink, round int64) error {
 			c.Close()
 		}
 	}()
-	number := func(g *gpuLink) int64 { return round<<40 | int64(g.edge.From)<<20 | int64(g.edge.To) }
+	number := func(g *gpuLink) int64 { return 1<<40 | int64(g.edge.From)<<20 | int64(g.edge.To) }
 	err := torch.Try(func() {
 		for _, g := range links {
 			c := torch.NewCtx(torch.Options{Device: g.device})
@@ -258,7 +245,6 @@ func (d *Direct) waitOrAbort(links []*gpuLink, err error) error {
 
 // Close closes the communicators and the streams of the links. All processes do so, after their last run.
 func (d *Direct) Close() {
-	close(d.closing)
 	d.comms.Close()
 	close(d.closed)
 	d.watcher.Wait()

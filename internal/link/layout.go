@@ -1,9 +1,7 @@
 package link
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 
 	"penstock.example/internal/engine"
 	"penstock.example/torch"
@@ -24,52 +22,17 @@ type slot struct {
 	Strides []int64 // of the core, which is dense
 }
 
-// bytes returns the size of the core.
+// bytes returns the size of the core, or of a type that is not in Go about that.
 func (s slot) bytes() int64 {
-	n := itemSize(s.DType)
+	n := max(s.DType.Size(), 2)
 	for _, size := range s.Core {
 		n *= size
 	}
 	return n
 }
 
-// itemSize returns the size of an element, also of types that Go slices do not hold. It is 0 for an unknown
-// type.
-func itemSize(t torch.DType) int64 {
-	switch t {
-	case 1: // int8
-		return 1
-	case 2, 5: // int16, float16
-		return 2
-	case 9: // complex64
-		return 8
-	case 10: // complex128
-		return 16
-	}
-	return t.Size()
-}
-
 // moves reports whether the slot has a tensor that moves by itself and has elements.
 func (s slot) moves() bool { return !s.Absent && s.Same < 0 && s.bytes() > 0 }
-
-func (s slot) equal(o slot) bool {
-	return s.Absent == o.Absent && s.Wants == o.Wants && s.Same == o.Same && s.DType == o.DType &&
-		slices.Equal(s.Shape, o.Shape) && slices.Equal(s.Core, o.Core) && slices.Equal(s.Strides, o.Strides)
-}
-
-// equal reports whether two layouts are the same. A nil layout is none.
-func (l layout) equal(o layout) bool {
-	return (l == nil) == (o == nil) &&
-		slices.EqualFunc(l, o, func(a, b []slot) bool { return slices.EqualFunc(a, b, slot.equal) })
-}
-
-// parseLayout reads the JSON of a layout.
-func parseLayout(text []byte) (l layout, err error) {
-	if err = json.Unmarshal(text, &l); err != nil {
-		return nil, fmt.Errorf("link: the description of a parcel: %w", err)
-	}
-	return l, nil
-}
 
 // tensors returns the slots with tensors that move.
 func (l layout) tensors() (out []slot) {
@@ -84,9 +47,9 @@ func (l layout) tensors() (out []slot) {
 }
 
 // bytes returns the size of all tensors that move.
-func (l layout) bytes() (n uint64) {
+func (l layout) bytes() (n int64) {
 	for _, s := range l.tensors() {
-		n += uint64(s.bytes())
+		n += s.bytes()
 	}
 	return n
 }

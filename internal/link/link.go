@@ -4,12 +4,11 @@
 //	stage 0    F ── send 0F2>1 ──► link ──► receive 0>1F2 ── F    stage 1
 //	           B ◄─ receive 1>0B2 ◄── link ◄── send 1B2>0 ── B
 //
-// A [Memory] joins stages of one process, a [Remote] stages of different processes, a [Mixed] both. The
-// program says when a parcel may be sent and received, and how many may wait.
+// A [Memory] joins stages of one process, a [Remote] stages of different processes. The program says when a
+// parcel may be sent and received, and how many may wait.
 package link
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -79,7 +78,8 @@ func (p *Parcel) Free() {
 }
 
 // Link carries parcels from the stage of a send action to the stage of the matching receive. It is safe
-// for concurrent use by the workers of a pipe. After a call has failed only Abort and Free may follow.
+// for concurrent use by the workers of a pipe. After a call has failed only Free may follow. A failure of the
+// group ends all calls that wait.
 type Link interface {
 	// Send hands a parcel to the link. The link owns it from then on, also after a failure. c is the
 	// context of the sender's worker.
@@ -97,14 +97,9 @@ type Link interface {
 	// Settle waits until a sent parcel is known to have arrived and is freed at the sender. The program
 	// says that it was received by now. The sender's worker calls it, also for a send of an earlier run.
 	Settle(send schedule.Action) error
-	// Abort ends all calls that wait, and all later calls, with ErrAborted.
-	Abort()
 	// Free frees the parcels that wait. No other call may be under way.
 	Free()
 }
-
-// ErrAborted is the error of a call that waited when the run failed elsewhere.
-var ErrAborted = errors.New("link: the run has failed on another stage")
 
 // Memory carries parcels between the stages of one process. A parcel waits in memory of the sender and is
 // handed over as it is. Send returns at once. Receive does not wait: the parcel must have been sent. The zero
@@ -114,7 +109,6 @@ type Memory struct {
 	waiting map[schedule.Action]Parcel // by send
 }
 
-// Send puts a parcel on the link.
 func (l *Memory) Send(_ *torch.Ctx, send schedule.Action, p Parcel) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,32 +119,23 @@ func (l *Memory) Send(_ *torch.Ctx, send schedule.Action, p Parcel) error {
 	return nil
 }
 
-// Expect does nothing: a parcel waits where it was made.
 func (l *Memory) Expect(*torch.Ctx, schedule.Action) error { return nil }
 
-// Receive takes a parcel from the link.
 func (l *Memory) Receive(_ *torch.Ctx, send schedule.Action) (Parcel, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, sent := l.waiting[send]
 	if !sent {
-		return Parcel{}, fmt.Errorf("link: %v was not sent; want the send done before the receive begins",
-			send)
+		return Parcel{}, fmt.Errorf("link: %v was not sent", send)
 	}
 	delete(l.waiting, send)
 	return p, nil
 }
 
-// Meets is false.
 func (l *Memory) Meets(schedule.Action) bool { return false }
 
-// Settle does nothing: a receiver takes the parcel from the memory of the sender.
 func (l *Memory) Settle(schedule.Action) error { return nil }
 
-// Abort does nothing, as no call waits.
-func (l *Memory) Abort() {}
-
-// Free frees the parcels that wait.
 func (l *Memory) Free() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,44 +143,4 @@ func (l *Memory) Free() {
 		p.Free()
 	}
 	clear(l.waiting)
-}
-
-// Mixed carries parcels between the stages of this process and of others.
-type Mixed struct {
-	Here   Link // between two stages of this process
-	There  Link // otherwise
-	IsHere func(stage int) bool
-}
-
-// of returns the link that a send takes.
-func (l *Mixed) of(send schedule.Action) Link {
-	if l.IsHere(send.Stage) && l.IsHere(send.Peer) {
-		return l.Here
-	}
-	return l.There
-}
-
-// Send is the Send of the send's link, and so on.
-func (l *Mixed) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
-	return l.of(send).Send(c, send, p)
-}
-
-func (l *Mixed) Expect(c *torch.Ctx, send schedule.Action) error { return l.of(send).Expect(c, send) }
-
-func (l *Mixed) Receive(c *torch.Ctx, send schedule.Action) (Parcel, error) {
-	return l.of(send).Receive(c, send)
-}
-
-func (l *Mixed) Meets(send schedule.Action) bool { return l.of(send).Meets(send) }
-
-func (l *Mixed) Settle(send schedule.Action) error { return l.of(send).Settle(send) }
-
-func (l *Mixed) Abort() {
-	l.Here.Abort()
-	l.There.Abort()
-}
-
-func (l *Mixed) Free() {
-	l.Here.Free()
-	l.There.Free()
 }

@@ -61,10 +61,7 @@ func act(s peerSettings) error {
 	defer g.Close()
 	rank := g.Rank()
 	a := &actor{group: g, other: 1 - rank, device: torch.CPU(rank)}
-	remote, err := link.NewRemote(g, []int{0, 1}, 8, link.Tags{Count: link.MaxTag})
-	if err != nil {
-		return err
-	}
+	remote := link.NewRemote(g, []int{0, 1}, 8, link.Tags{Count: link.MaxTag})
 	if torch.CUDADevices() > 1 {
 		a.device = torch.CUDA(rank)
 	}

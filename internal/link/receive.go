@@ -2,6 +2,7 @@ package link
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -19,7 +20,7 @@ const aheadBytes = 4 << 20
 // incoming is a parcel that is being received.
 type incoming struct {
 	layout  layout          // of the send's last parcel, or of this one
-	head    *torch.Tensor   // of headBytes
+	head    *torch.Tensor   // or the layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
 	staged  bool         // the tensors are on the host
@@ -40,52 +41,38 @@ func (in *incoming) drop() {
 // Expect begins to receive a parcel, once the parcels that are expected before it on its edge leave room
 // for it.
 func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
-	e := edgeOf(send)
-	l.mu.Lock()
-	l.queued[e] = append(l.queued[e], send)
-	l.mu.Unlock()
+	e := l.edge(send)
+	e.queued = append(e.queued, send)
 	return l.advance(c, e)
 }
 
 // advance begins as many of the receives that are expected on an edge as its capacity and aheadBytes allow.
-func (l *remoteRun) advance(c *torch.Ctx, e edge) error {
-	for {
-		l.mu.Lock()
-		queued, parcels, bytes := l.queued[e], 0, uint64(0)
-		for send, in := range l.posted {
-			if edgeOf(send) == e {
-				parcels, bytes = parcels+1, bytes+in.layout.bytes()
-			}
+func (l *remoteRun) advance(c *torch.Ctx, e *edge) error {
+	for len(e.queued) > 0 && !e.full(len(e.posted)) {
+		next := e.queued[0]
+		bytes := l.last(next).bytes()
+		for _, in := range e.posted {
+			bytes += in.layout.bytes()
 		}
-		l.mu.Unlock()
-		if len(queued) == 0 || l.full(e, parcels) {
+		if len(e.posted) > 0 && bytes > aheadBytes {
 			return nil
 		}
-		next := queued[0]
-		if parcels > 0 && bytes+l.last(next).bytes() > aheadBytes {
-			return nil
-		}
-		l.mu.Lock()
-		l.queued[e] = queued[1:]
-		l.mu.Unlock()
+		e.queued = e.queued[1:]
 		var err error
-		if failed := torch.Try(func() { _, err = l.post(c, next) }); failed != nil || err != nil {
+		if failed := torch.Try(func() { _, err = l.post(c, e, next) }); failed != nil || err != nil {
 			return fmt.Errorf("link: %v, ahead of its receive: %w", next, cmp.Or(failed, err))
 		}
 	}
+	return nil
 }
 
 // Receive receives a parcel on the device of c, and begins the receives that may follow it.
 func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
-	e := edgeOf(send)
-	l.mu.Lock()
-	in := l.posted[send]
+	e := l.edge(send)
+	in := e.posted[send]
 	if in == nil {
-		l.queued[e] = slices.DeleteFunc(l.queued[e], func(s schedule.Action) bool { return s == send })
-	}
-	l.mu.Unlock()
-	if in == nil {
-		in, err = l.post(c, send)
+		e.queued = slices.DeleteFunc(e.queued, func(s schedule.Action) bool { return s == send })
+		in, err = l.post(c, e, send)
 	}
 	if err == nil {
 		p, err = l.receive(c, send, in)
@@ -93,9 +80,7 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 	if err != nil {
 		return p, err
 	}
-	l.mu.Lock()
-	delete(l.posted, send)
-	l.mu.Unlock()
+	delete(e.posted, send)
 	if err := l.advance(c, e); err != nil {
 		p.Free()
 		return Parcel{}, err
@@ -105,13 +90,10 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 
 // post begins to receive the head of a parcel, and tensors of the remembered layout. After a failure,
 // such as out of memory, some receives may be under way: the parcel stays posted until Free.
-func (l *remoteRun) post(c *torch.Ctx, send schedule.Action) (*incoming, error) {
+func (l *remoteRun) post(c *torch.Ctx, e *edge, send schedule.Action) (*incoming, error) {
 	in := &incoming{layout: l.last(send), link: l.gpuLink(send)}
-	l.mu.Lock()
-	l.posted[send] = in
-	l.mu.Unlock()
-	var err error
-	if in.head, err = l.receiveMessage(send, headPart, headBytes, in); err != nil {
+	e.posted[send] = in
+	if err := l.postMessage(send, headPart, len(head(0, 0)), in); err != nil {
 		return in, err
 	}
 	return in, l.postTensors(c, send, in)
@@ -134,65 +116,40 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 		} else {
 			in.tensors = append(in.tensors, c.Keep(s.empty(c)))
 		}
-		if err := l.receivePart(send, firstTensor+k, in.tensors[k], in); err != nil {
+		if err := l.postPart(send, firstTensor+k, in.tensors[k], in); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// receivePart begins to receive the message of a part.
-func (l *remoteRun) receivePart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
-	tag, err := l.tag(send, part)
-	if err != nil {
-		return err
-	}
-	w, err := l.transport.Receive(t, l.rank[send.Stage], tag)
-	if err == nil {
-		in.works = append(in.works, w)
-	}
-	return err
+// postPart begins to receive the message of a part.
+func (l *remoteRun) postPart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
+	return l.begin(&in.works, l.transport.Receive, send.Stage, send, part, t)
 }
 
-// receiveMessage begins to receive a message of n bytes, in no device's account. A shorter message leaves
-// zeros.
-func (l *remoteRun) receiveMessage(send schedule.Action, part, n int, in *incoming) (*torch.Tensor, error) {
-	var t *torch.Tensor
-	h := torch.NewCtx(torch.Options{})
-	defer h.Close()
-	h.Unlimited(func() { t = h.Keep(h.Zeros(torch.Uint8, int64(n))) })
-	if err := l.receivePart(send, part, t, in); err != nil {
-		t.Free()
-		return nil, err
-	}
-	return t, nil
+// postMessage begins to receive a head or layout of n bytes. A shorter message leaves zeros.
+func (l *remoteRun) postMessage(send schedule.Action, part, n int, in *incoming) error {
+	in.head = message(make([]byte, n))
+	return l.postPart(send, part, in.head, in)
 }
 
 // receive waits for a parcel that is posted.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
-	refuse := func(format string, args ...any) (Parcel, error) {
-		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: %s; want processes "+
-			"with the same program "+
-			"and the same Penstock", send, send.Stage, send.Peer, send.MicroBatch,
-			fmt.Sprintf(format, args...))
-	}
 	if err := wait(in.works); err != nil {
 		return p, err
 	}
-	h, g := parseHead(torch.Bytes(in.head)), in.link
-	switch {
-	case g != nil && h.number != g.number:
-		return refuse("it is parcel %d of its sender's GPU, and %d is the next that is received here",
-			h.number, g.number)
-	case h.layout > 0:
-		if err := l.receiveLayout(c, send, int(h.layout), in); err != nil {
+	number, layout := parseHead(torch.Bytes(in.head))
+	g, known := in.link, in.layout != nil || layout > 0
+	if g != nil && number != g.number || !known {
+		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: it is parcel %d of its sender, "+
+			"its layout is known: %v; want processes with the same program and the same Penstock", send, send.Stage,
+			send.Peer, send.MicroBatch, number, known)
+	}
+	if layout > 0 {
+		if err := l.receiveLayout(c, send, layout, in); err != nil {
 			return p, err
 		}
-	case in.layout == nil:
-		return refuse("the sender takes its layout for known, and it is not")
-	}
-	if have := in.layout.bytes(); h.bytes != have {
-		return refuse("the sender sends %d bytes, and the receiver has room for %d", h.bytes, have)
 	}
 	if g != nil {
 		g.number++
@@ -207,17 +164,17 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 // receiveLayout receives the layout of a parcel that has another one than the last, and its tensors.
 func (l *remoteRun) receiveLayout(c *torch.Ctx, send schedule.Action, n int, in *incoming) error {
 	in.drop()
-	var err error
-	if in.head, err = l.receiveMessage(send, layoutPart, n, in); err != nil {
+	if err := l.postMessage(send, layoutPart, n, in); err != nil {
 		return err
 	}
 	if err := wait(in.works); err != nil {
 		return err
 	}
-	if in.layout, err = parseLayout(torch.Bytes(in.head)); err != nil {
-		return err
+	in.layout = nil
+	if err := json.Unmarshal(torch.Bytes(in.head), &in.layout); err != nil {
+		return fmt.Errorf("link: the layout of %v: %w", send, err)
 	}
-	l.remember(send, in.layout)
+	l.known.Store(send, in.layout)
 	if err := l.postTensors(c, send, in); err != nil {
 		return err
 	}

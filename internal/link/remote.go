@@ -70,24 +70,17 @@ type Remote struct {
 	parts     int     // tags of a parcel
 	chunks    int
 
-	staged func(d torch.Device) bool // whether tensors of a device go by a copy on the host
+	known sync.Map // the layout of the last parcel, by send
 
-	mu    sync.Mutex
-	known map[schedule.Action]layout // of the last parcel, by send
+	staged func(d torch.Device) bool // whether tensors of a device go by a copy on the host
 }
 
 // NewRemote makes a Remote. rank is the process of each stage, chunks the most micro-batches, tags
 // the tags that no other Remote of the Transport uses.
-func NewRemote(t Transport, rank []int, chunks int, tags Tags) (*Remote, error) {
-	sends := 2 * len(rank) * len(rank) * chunks
-	l := &Remote{transport: t, rank: rank, chunks: chunks, first: tags.First, parts: tags.Count / sends,
-		staged: func(d torch.Device) bool { return d.Kind != torch.KindCPU }, known: map[schedule.Action]layout{}}
-	if l.parts < 16 {
-		return nil, fmt.Errorf("link: %d stages and %d micro-batches have %d sends between processes, "+
-			"and there are tags "+
-			"for %d; want fewer", len(rank), chunks, sends, tags.Count/16)
-	}
-	return l, nil
+func NewRemote(t Transport, rank []int, chunks int, tags Tags) *Remote {
+	return &Remote{transport: t, rank: rank, chunks: chunks, first: tags.First,
+		parts:  tags.Count / (2 * len(rank) * len(rank) * chunks),
+		staged: func(d torch.Device) bool { return d.Kind != torch.KindCPU }}
 }
 
 // SetDirect lets parcels take GPU links. ends is the end of each stage, as Direct numbers them. It comes
@@ -104,16 +97,9 @@ func (l *Remote) gpuLink(send schedule.Action) *gpuLink {
 
 // last returns the layout of a send's last parcel, or nil.
 func (l *Remote) last(send schedule.Action) layout {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.known[send]
-}
-
-// remember stores the layout of a send's parcel.
-func (l *Remote) remember(send schedule.Action, now layout) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.known[send] = now
+	known, _ := l.known.Load(send)
+	last, _ := known.(layout)
+	return last
 }
 
 // Parts of a parcel. Each has a tag. A byte in place of a remembered tensor has the tag of the tensor that
@@ -124,93 +110,109 @@ const (
 	firstTensor
 )
 
-// tag returns the tag of a part of a parcel.
-func (l *Remote) tag(send schedule.Action, part int) (int, error) {
+// transfer is the Send or Receive of a Transport.
+type transfer func(t *torch.Tensor, peer, tag int) (Work, error)
+
+// begin begins the message of a part of a parcel, and adds it to the works. stage is that of the other end.
+func (l *Remote) begin(works *[]Work, call transfer, stage int, send schedule.Action, part int,
+	t *torch.Tensor) error {
 	if part >= l.parts {
-		return 0, fmt.Errorf("link: %v has more than %d tensors, for which there are no tags; "+
-			"want fewer micro-batches, or a cut that fewer tensors cross", send, l.parts-firstTensor)
+		return fmt.Errorf("link: %v has more than %d tensors, for which there are no tags; want fewer "+
+			"micro-batches, stages or replicas, or a cut that fewer tensors cross", send, l.parts-firstTensor)
 	}
 	kind := 0
 	if send.Kind == schedule.SendGradient {
 		kind = 1
 	}
 	n := len(l.rank)
-	return l.first + (((kind*n+send.Stage)*n+send.Peer)*l.chunks+send.MicroBatch)*l.parts + part, nil
+	tag := l.first + (((kind*n+send.Stage)*n+send.Peer)*l.chunks+send.MicroBatch)*l.parts + part
+	w, err := call(t, l.rank[stage], tag)
+	if err == nil {
+		*works = append(*works, w)
+	}
+	return err
 }
 
-// head is the first message of a parcel.
-type head struct {
-	number uint64 // of the parcel on its GPU link
-	bytes  uint64 // of the tensors
-	layout uint64 // bytes of the layout that follows; 0: the parcel has the layout of the last one
+// message makes a tensor of short content, in no device's account.
+func message(content []byte) (t *torch.Tensor) {
+	h := torch.NewCtx(torch.Options{})
+	defer h.Close()
+	h.Unlimited(func() { t = h.Keep(torch.From(h, content)) })
+	return t
 }
 
-const headBytes = 24
-
-func (h head) encode() []byte {
-	out := binary.LittleEndian.AppendUint64(nil, h.number)
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(out, h.bytes), h.layout)
+// head is the content of the first message of a parcel: its number on its GPU link, and the bytes of the
+// layout that follows. Without these the parcel has the layout of the last one.
+func head(number uint64, layout int) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, number), uint64(layout))
 }
 
-func parseHead(b []byte) head {
-	at := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	return head{at(0), at(1), at(2)}
+func parseHead(b []byte) (number uint64, layout int) {
+	return binary.LittleEndian.Uint64(b), int(binary.LittleEndian.Uint64(b[8:]))
 }
 
 // Open makes the link of a run. capacity is how many values may wait on each link between neighbours
 // (schedule.Program.Capacity).
 func (l *Remote) Open(capacity int) Link {
-	return &remoteRun{Remote: l, capacity: capacity, sent: map[edge][]*outgoing{},
-		queued: map[edge][]schedule.Action{}, posted: map[schedule.Action]*incoming{}}
+	return &remoteRun{Remote: l, capacity: capacity, edges: map[edgeOf]*edge{}}
 }
 
 // remoteRun is the link of a run.
 type remoteRun struct {
 	*Remote
 	capacity int
-
-	// of the fields, not of the values: an edge has one sender and one receiver
-	mu     sync.Mutex
-	sent   map[edge][]*outgoing          // not known to have arrived
-	queued map[edge][]schedule.Action    // expected sends, without receives so far
-	posted map[schedule.Action]*incoming // by send, until the parcel is handed over
+	mu       sync.Mutex
+	edges    map[edgeOf]*edge
 }
 
-// edge is a link in one direction.
-type edge struct {
+// edgeOf names a link in one direction.
+type edgeOf struct {
 	kind     schedule.Kind
 	from, to int
 }
 
-func edgeOf(send schedule.Action) edge { return edge{send.Kind, send.Stage, send.Peer} }
+// edge is a link in one direction. Its sender and its receiver are in different processes.
+type edge struct {
+	capacity int                           // as of Open; 0 between stages that are not neighbours
+	sent     []*outgoing                   // not known to have arrived
+	queued   []schedule.Action             // expected sends, without receives so far
+	posted   map[schedule.Action]*incoming // by send, until the parcel is handed over
+}
 
-// neighbours reports whether an edge joins neighbouring stages. Only these have a capacity.
-func (e edge) neighbours() bool { return e.to == e.from+1 || e.to == e.from-1 }
+// edge returns the edge of a send.
+func (l *remoteRun) edge(send schedule.Action) *edge {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := edgeOf{send.Kind, send.Stage, send.Peer}
+	e := l.edges[of]
+	if e == nil {
+		e = &edge{posted: map[schedule.Action]*incoming{}}
+		if of.to == of.from+1 || of.to == of.from-1 {
+			e.capacity = l.capacity
+		}
+		l.edges[of] = e
+	}
+	return e
+}
 
 // full reports whether as many values are on an edge as may wait there.
-func (l *remoteRun) full(e edge, values int) bool {
-	return e.neighbours() && l.capacity > 0 && values >= l.capacity
-}
+func (e *edge) full(values int) bool { return e.capacity > 0 && values >= e.capacity }
 
 // Meets is true: a send ends when it is received.
 func (l *remoteRun) Meets(schedule.Action) bool { return true }
 
-// Abort does nothing: a caller that aborts fails the group, which ends all works and the moves of a Direct.
-func (l *remoteRun) Abort() {}
-
 // Free waits until the parcels that were sent have arrived, or the group has failed, and frees them.
 // Receives that are still begun then belong to a run that failed, and so has the group.
 func (l *remoteRun) Free() {
-	for _, list := range l.sent {
-		for _, out := range list {
+	for _, e := range l.edges {
+		for _, out := range e.sent {
 			wait(out.works) //nolint:errcheck // the run has ended; the group has its error
-			out.finish()
+			out.free(true)
+		}
+		for _, in := range e.posted {
+			wait(in.works) //nolint:errcheck // likewise
+			in.drop()
 		}
 	}
-	clear(l.sent)
-	for _, in := range l.posted {
-		wait(in.works) //nolint:errcheck // likewise
-		in.drop()
-	}
-	clear(l.posted)
+	clear(l.edges)
 }

@@ -3,6 +3,7 @@ package link
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"penstock.example/internal/engine"
@@ -25,41 +26,28 @@ type outgoing struct {
 func (o *outgoing) wait() error {
 	err := wait(o.works)
 	if err == nil {
-		o.free()
+		o.free(false)
 	}
 	return err
 }
 
-func (o *outgoing) free() {
-	if o.left == nil {
+// free frees the parcel; last is at the end of the run.
+func (o *outgoing) free(last bool) {
+	left := o.left
+	switch o.left = nil; {
+	case left == nil:
 		o.drop()
-		return
+	case last:
+		o.way.Finish(stream.Host{}, left, o.drop)
+	default:
+		o.way.Free(left, o.drop)
 	}
-	o.way.Free(o.left, o.drop)
-	o.left = nil
-}
-
-// finish is free at the end of a run.
-func (o *outgoing) finish() {
-	if o.left != nil {
-		o.way.Finish(stream.Host{}, o.left, func() { o.left = nil })
-	}
-	o.drop()
 }
 
 func (o *outgoing) drop() {
 	o.parcel.Free()
 	torch.FreeAll(o.made)
 	o.made = nil
-}
-
-// message makes a tensor of short content, in no device's account.
-func (o *outgoing) message(content []byte) (t *torch.Tensor) {
-	h := torch.NewCtx(torch.Options{})
-	defer h.Close()
-	h.Unlimited(func() { t = h.Keep(torch.From(h, content)) })
-	o.made = append(o.made, t)
-	return t
 }
 
 // onHost copies tensors to the memory of the host, and waits until the copies are complete.
@@ -108,112 +96,81 @@ func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err 
 
 // Send begins to send a parcel. It waits while as many values are on the link as may wait there.
 func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
-	out, e := &outgoing{send: send, parcel: p}, edgeOf(send)
-	if err := l.waitForCapacity(e); err != nil {
-		out.free()
-		return err
+	out, e := &outgoing{send: send, parcel: p}, l.edge(send)
+	for e.full(len(e.sent)) {
+		if err := e.settle(0); err != nil {
+			out.free(false)
+			return err
+		}
 	}
-	l.mu.Lock()
-	l.sent[e] = append(l.sent[e], out) // whatever fails: works may go on
-	l.mu.Unlock()
-	err := l.begin(c, out)
-	if err != nil || l.capacity != schedule.Meet || !e.neighbours() {
+	e.sent = append(e.sent, out) // whatever fails: works may go on
+	if err := l.sendAll(c, out); err != nil || e.capacity != schedule.Meet {
 		return err
 	}
 	return out.wait()
 }
 
-// waitForCapacity waits until one more parcel may be sent on an edge.
-func (l *remoteRun) waitForCapacity(e edge) error {
-	for {
-		l.mu.Lock()
-		list := l.sent[e]
-		l.mu.Unlock()
-		if !l.full(e, len(list)) {
-			return nil
-		}
-		if err := l.Settle(list[0].send); err != nil {
-			return err
-		}
-	}
-}
-
 // Settle waits for a send, if it is still on its way.
 func (l *remoteRun) Settle(send schedule.Action) error {
-	e := edgeOf(send)
-	l.mu.Lock()
-	list := l.sent[e]
-	l.mu.Unlock()
-	at := slices.IndexFunc(list, func(o *outgoing) bool { return o.send == send })
+	e := l.edge(send)
+	at := slices.IndexFunc(e.sent, func(o *outgoing) bool { return o.send == send })
 	if at < 0 {
 		return nil
 	}
-	if err := list[at].wait(); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.sent[e] = slices.Delete(list, at, at+1)
-	l.mu.Unlock()
-	return nil
+	return e.settle(at)
 }
 
-// begin begins all messages of a parcel.
-func (l *remoteRun) begin(c *torch.Ctx, out *outgoing) error {
+func (e *edge) settle(at int) error {
+	err := e.sent[at].wait()
+	if err == nil {
+		e.sent = slices.Delete(e.sent, at, at+1)
+	}
+	return err
+}
+
+// sendAll begins all messages of a parcel.
+func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 	send := out.send
 	now, tensors, err := out.pack(c)
 	if err != nil {
 		return err
 	}
-	before := l.last(send)
-	h, text, changed, instead := head{bytes: now.bytes()}, []byte(nil), !now.equal(before), before.tensors()
-	if changed {
+	before, number, text := l.last(send), uint64(0), []byte(nil)
+	instead := before.tensors()
+	if !reflect.DeepEqual(now, before) {
 		if text, err = json.Marshal(now); err != nil {
 			return err
 		}
-		h.layout = uint64(len(text))
 	}
 	if g := l.gpuLink(send); g != nil {
 		if err := l.direct.send(c, g, out, tensors); err != nil {
 			return err
 		}
-		h.number, tensors, instead = g.number, nil, nil
+		number, tensors, instead = g.number, nil, nil
 		g.number++
 	} else if l.staged(c.Device()) {
 		tensors = out.onHost(c, tensors)
 	}
-	l.remember(send, now)
-	if changed {
+	l.known.Store(send, now)
+	begin := func(part int, t *torch.Tensor) {
+		if err == nil {
+			err = l.begin(&out.works, l.transport.Send, send.Peer, send, part, t)
+		}
+	}
+	short := func(part int, content []byte) {
+		out.made = append(out.made, message(content))
+		begin(part, out.made[len(out.made)-1])
+	}
+	if text != nil {
 		for k := range instead {
-			if err := l.sendPart(out, firstTensor+k, out.message([]byte{0})); err != nil {
-				return err
-			}
+			short(firstTensor+k, []byte{0})
 		}
 	}
-	if err := l.sendPart(out, headPart, out.message(h.encode())); err != nil {
-		return err
-	}
-	if changed {
-		if err := l.sendPart(out, layoutPart, out.message(text)); err != nil {
-			return err
-		}
+	if short(headPart, head(number, len(text))); text != nil {
+		short(layoutPart, text)
 	}
 	for k, t := range tensors {
-		if err := l.sendPart(out, firstTensor+k, t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sendPart begins the message of a part.
-func (l *remoteRun) sendPart(out *outgoing, part int, t *torch.Tensor) error {
-	tag, err := l.tag(out.send, part)
-	if err != nil {
-		return err
-	}
-	w, err := l.transport.Send(t, l.rank[out.send.Peer], tag)
-	if err == nil {
-		out.works = append(out.works, w)
+		begin(firstTensor+k, t)
 	}
 	return err
 }

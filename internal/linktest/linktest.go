@@ -1,13 +1,13 @@
-// Package linktest gives tests communicators like NCCL's, between processes that are goroutines, for
+// Package linktest gives tests communicators like those of NCCL, between processes that are goroutines, for
 // tensors of CPUs. Streams do their work late. A move ends when both ends have come to it, values have
-// no names, and nobody is told that the other end is gone.
+// no names, and nobody is told of a lost end.
 package linktest
 
 import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,13 +17,13 @@ import (
 	"penstock.example/torch"
 )
 
-// Patience is how long anybody waits before it counts as for ever.
+// Patience is the longest wait that does not count as for ever.
 const Patience = 20 * time.Second
 
 // Stream is a queue of work that is done late, each on a goroutine.
 type Stream struct {
 	mu     sync.Mutex
-	last   event // of what was queued last
+	last   event // after the last work
 	random *rand.Rand
 }
 
@@ -34,7 +34,7 @@ func NewStream(seed uint64) *Stream {
 	return s
 }
 
-// do queues work, and returns an event that is done after it.
+// do queues work, and returns the event of its end.
 func (s *Stream) do(f func()) event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Stream) do(f func()) event {
 
 type event chan struct{}
 
-// Record returns an event that is done when all work queued so far is.
+// Record returns an event after all work so far.
 func (s *Stream) Record() stream.Event { return s.do(func() {}) }
 
 // Wait makes later work wait for an event.
@@ -71,26 +71,31 @@ func (event) Free() {}
 
 // Fabric joins the communicators of processes.
 type Fabric struct {
+	// Drop reports whether a move is lost, without an error at its sender. Moves are counted from 1.
+	Drop func(move int) bool
+
 	mu    sync.Mutex
 	wires []*wire
-	// Drop says of a move of a process whether it is lost, which its sender does not notice.
-	Drop func(move int) bool
-	sent int
+	sent  int
 }
 
-// wire is what two ends share.
+// wire has two ends.
 type wire struct {
-	id     string
-	ends   [2]bool // of the sender and the receiver
-	joined chan struct{}
-	memory chan []byte // on its way: from an end that sends to one that receives
+	open   [2]chan struct{} // closed when the sender, or receiver, has come
+	offers chan offer
 }
 
-// Communicators are those of a process; see link.Communicators.
+// offer is the memory of a receiver. full is closed when it has the value.
+type offer struct {
+	into *torch.Tensor
+	full chan struct{}
+}
+
+// Communicators are the communicators of a process; see link.Communicators.
 type Communicators struct {
 	f       *Fabric
 	mu      sync.Mutex
-	ends    []*end
+	ends    []end
 	stopped chan struct{}
 	once    sync.Once
 	failed  error
@@ -102,7 +107,7 @@ type end struct {
 	sends bool
 }
 
-// Communicators makes those of a process.
+// Communicators makes the communicators of a process.
 func (f *Fabric) Communicators() *Communicators {
 	return &Communicators{f: f, stopped: make(chan struct{})}
 }
@@ -110,68 +115,55 @@ func (f *Fabric) Communicators() *Communicators {
 // ErrClosed is the error after Abort or Close.
 var ErrClosed = errors.New("linktest: the communicators were closed")
 
-// ID makes an id.
 func (c *Communicators) ID() ([]byte, error) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	w := &wire{id: fmt.Sprintf("wire %d", len(c.f.wires)), joined: make(chan struct{}),
-		memory: make(chan []byte)}
-	c.f.wires = append(c.f.wires, w)
-	return []byte(w.id), nil
+	open := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	c.f.wires = append(c.f.wires, &wire{open, make(chan offer)})
+	return []byte(strconv.Itoa(len(c.f.wires) - 1)), nil
 }
 
-// Open joins the other end.
+// Open panics if the end is open.
 func (c *Communicators) Open(id []byte, _ torch.Device, sends bool) (int, error) {
-	side := 1
+	n, err := strconv.Atoi(string(id))
+	if err != nil {
+		return 0, err
+	}
+	c.f.mu.Lock()
+	w, side := c.f.wires[n], 1
+	c.f.mu.Unlock()
 	if sends {
 		side = 0
 	}
-	c.f.mu.Lock()
-	at := slices.IndexFunc(c.f.wires, func(w *wire) bool { return w.id == string(id) })
-	if at < 0 || c.f.wires[at].ends[side] {
-		c.f.mu.Unlock()
-		return 0, fmt.Errorf("linktest: %q is no id, or was opened before", id)
-	}
-	w := c.f.wires[at]
-	if w.ends[side] = true; w.ends[1-side] {
-		close(w.joined)
-	}
-	c.f.mu.Unlock()
+	close(w.open[side])
 	select {
-	case <-w.joined:
+	case <-w.open[1-side]:
 	case <-c.stopped:
 		return 0, ErrClosed
 	case <-time.After(Patience):
-		return 0, fmt.Errorf("linktest: nobody has opened the other end of %s", w.id)
+		return 0, fmt.Errorf("linktest: nobody has opened the other end of wire %d", n)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ends = append(c.ends, &end{w, sends})
+	c.ends = append(c.ends, end{w, sends})
 	return len(c.ends) - 1, nil
 }
 
-// Transfer queues moves. Those on one stream go on side by side, except those over one communicator.
+// Transfer queues moves. Moves on one stream go on at once, except those over one communicator.
 func (c *Communicators) Transfer(moves []link.Move) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if err := c.Err(); err != nil {
 		return err
 	}
-	over := map[*Stream]map[*end][]*torch.Tensor{}
+	over := map[stream.Stream]map[int][]*torch.Tensor{}
 	for _, m := range moves {
-		s, ok := m.On.(*Stream)
-		if !ok || m.Over < 0 || m.Over >= len(c.ends) {
-			return fmt.Errorf("linktest: a move over %d on %v", m.Over, m.On)
+		if over[m.On] == nil {
+			over[m.On] = map[int][]*torch.Tensor{}
 		}
-		if over[s] == nil {
-			over[s] = map[*end][]*torch.Tensor{}
-		}
-		e := c.ends[m.Over]
-		over[s][e] = append(over[s][e], m.Tensor)
+		over[m.On][m.Over] = append(over[m.On][m.Over], m.Tensor)
 	}
 	for s, ends := range over {
 		c.queued.Add(1)
-		s.do(func() {
+		s.(*Stream).do(func() {
 			defer c.queued.Done()
 			var all sync.WaitGroup
 			for e, tensors := range ends {
@@ -187,56 +179,42 @@ func (c *Communicators) Transfer(moves []link.Move) error {
 	return nil
 }
 
-// move does one end of a move.
-func (c *Communicators) move(e *end, t *torch.Tensor) {
-	h := torch.NewCtx(torch.Options{})
-	defer h.Close()
-	if e.sends {
-		c.f.mu.Lock()
-		c.f.sent++
-		lost := c.f.Drop != nil && c.f.Drop(c.f.sent)
-		c.f.mu.Unlock()
-		for _, of := range []func() []byte{ // the bytes are read when the other end has come to the move
-			func() []byte { return nil },
-			func() []byte { return torch.Bytes(engine.InMemoryOrder(h, t)) },
-		} {
-			if lost {
-				return
-			}
-			select {
-			case e.memory <- of():
-			case <-c.stopped:
-				return
-			}
+// move does one end of a move. The sender's memory is read when the receiver has come.
+func (c *Communicators) move(over int, t *torch.Tensor) {
+	c.mu.Lock()
+	e := c.ends[over]
+	c.mu.Unlock()
+	if !e.sends {
+		mine := offer{t, make(chan struct{})}
+		select {
+		case e.offers <- mine:
+			<-mine.full
+		case <-c.stopped:
 		}
 		return
 	}
-	select {
-	case <-e.memory:
-	case <-c.stopped:
-		return
-	}
-	select {
-	case b := <-e.memory:
-		into := engine.InMemoryOrder(h, t)
-		if have := into.Numel() * into.DType().Size(); int64(len(b)) != have {
-			c.fail(fmt.Errorf("linktest: over %s come %d bytes, and %d are received", e.id, len(b), have))
-		} else if err := torch.SetBytes(into, b); err != nil {
-			c.fail(err)
-		}
-	case <-c.stopped:
-	}
-}
-
-func (c *Communicators) fail(err error) {
 	c.f.mu.Lock()
-	defer c.f.mu.Unlock()
-	if c.failed == nil {
-		c.failed = err
+	c.f.sent++
+	lost := c.f.Drop != nil && c.f.Drop(c.f.sent)
+	c.f.mu.Unlock()
+	if lost {
+		return
+	}
+	select {
+	case o := <-e.offers:
+		h := torch.NewCtx(torch.Options{})
+		defer h.Close()
+		if err := torch.SetBytes(engine.InMemoryOrder(h, o.into), torch.Bytes(engine.InMemoryOrder(h, t))); err != nil {
+			c.f.mu.Lock()
+			c.failed = err
+			c.f.mu.Unlock()
+		}
+		close(o.full)
+	case <-c.stopped:
 	}
 }
 
-// Err is what has failed, or nil.
+// Err is the first failure, or nil.
 func (c *Communicators) Err() error {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -248,10 +226,8 @@ func (c *Communicators) Err() error {
 	}
 }
 
-// Abort ends all that waits in this process.
 func (c *Communicators) Abort() { c.once.Do(func() { close(c.stopped) }) }
 
-// Close waits for all that was queued.
 func (c *Communicators) Close() {
 	ended := make(chan struct{})
 	go func() {

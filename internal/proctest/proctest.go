@@ -1,5 +1,5 @@
-// Package proctest gives tests the processes of this machine: which a process has started, whether one
-// still runs, where one hangs, and ports at which they meet.
+// Package proctest tells tests about the processes of this machine: their children, whether they run and
+// where they hang. It also keeps ports for them.
 package proctest
 
 import (
@@ -17,30 +17,28 @@ import (
 	"penstock.example/internal/launch"
 )
 
-// Limit is how long a process of a test may take that takes seconds, on a machine that does much else.
+// Limit bounds a process of some seconds, on a machine that is busy.
 const Limit = 3 * time.Minute
 
-// Watch bounds how long a process that was started may run from now on, until stop is called or the
-// test ends. After the limit the test fails, and the process is ended, with all that it has started, by
-// SIGQUIT: programs in Go write first where their goroutines are. stop, called once, reports whether
-// the limit was exceeded.
+// Watch bounds the time of a process from now on, until stop is called or the test ends. After the limit
+// the test fails, and SIGQUIT ends the process and its children: programs in Go write the stacks of their
+// goroutines first. stop, called once, reports whether the limit was exceeded.
 func Watch(t testing.TB, cmd *exec.Cmd, limit time.Duration) (stop func() (hung bool)) {
 	timer := time.AfterFunc(limit, func() {
-		t.Errorf("%q has not ended within %v; where it hangs is at the end of what it has written",
-			cmd.Args, limit)
+		t.Errorf("%q has not ended within %v; its stacks are at the end of its output", cmd.Args, limit)
 		end(cmd.Process.Pid)
 	})
 	t.Cleanup(func() { timer.Stop() })
 	return func() bool { return !timer.Stop() }
 }
 
-// end ends a process after those that it has started: what it passes on for them is then there.
+// end ends a process after its children, whose output it may pass on.
 func end(pid int) {
 	for _, child := range Children(pid) {
 		end(child)
 	}
 	_ = syscall.Kill(pid, syscall.SIGQUIT)
-	_ = syscall.Kill(pid, syscall.SIGCONT) // one that is stopped would not see it
+	_ = syscall.Kill(pid, syscall.SIGCONT) // a stopped process would not see it
 	for until := time.Now().Add(5 * time.Second); Runs(pid) && time.Now().Before(until); {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -66,7 +64,7 @@ func status(pid int) []string {
 // Runs reports whether a process has not ended.
 func Runs(pid int) bool { return status(pid) != nil }
 
-// Children are the processes that a process has started and that run.
+// Children returns the running processes that a process has started.
 func Children(of int) (pids []int) {
 	entries, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -84,10 +82,10 @@ func Children(of int) (pids []int) {
 	return pids
 }
 
-// Address is an address of this machine at which nobody listens, which is kept for the test until it ends.
+// Address returns an address of this machine at which nobody listens. It is kept until the test ends.
 func Address(t testing.TB) string {
 	t.Helper()
-	p, err := launch.KeepPort(0)
+	p, err := launch.KeepPort()
 	if err != nil {
 		t.Fatal(err)
 	}

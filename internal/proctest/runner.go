@@ -13,13 +13,13 @@ import (
 // serves in the environment makes a test binary the process of a Runner.
 const serves = "PENSTOCK_TEST_SERVES"
 
-// Result is what a command line has written, and its exit code.
+// Result is the output of a command line, and its exit code.
 type Result struct {
 	Code           int
 	Stdout, Stderr string
 }
 
-// Serve runs the command lines of a Runner, if this process is a Runner's, until there are no more.
+// Serve runs the command lines of a Runner, if a Runner has started this process, and exits after the last.
 func Serve(run func(args []string, stdout, stderr io.Writer) (code int)) {
 	if os.Getenv(serves) == "" {
 		return

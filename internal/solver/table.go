@@ -40,7 +40,7 @@ func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 		for _, at := range s.whole() {
 			plans = append(plans, func() *path { return s.path(at.bytes) })
 		}
-	} else if plans, err = tablePlans(ctx, t, b, o); err != nil {
+	} else if plans, err = tablePlans(ctx, t, b, o.Slots); err != nil {
 		return nil, err
 	}
 	points := make([]Point, len(plans))
@@ -63,36 +63,23 @@ func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 	return curve, err
 }
 
-// tablePlans returns the plans of achievable tables, for every slot of bytes from the least to what
-// needs no recomputation. Each table is for a quarter of the bytes of the one before, so that small
-// limits have enough slots. All but the first have half the slots, which are still twice as fine.
-func tablePlans(ctx context.Context, t *terms, b *bounds, o Options) (plans []func() *path, err error) {
+// tablePlans returns the plans of an achievable table, for every slot of bytes from the least to what
+// needs no recomputation.
+func tablePlans(ctx context.Context, t *terms, b *bounds, slots int) (plans []func() *path, err error) {
 	least, all := b.of(0, t.n)
 	// an interval can need more than the whole chain does, with its end's gradient
 	m := max(slices.Max(b.all), 1)
-	for slots := o.Slots; ; m, slots = m/4, max(o.Slots/2, 1) {
-		g := newGrid(t, b, m, t.unitFor(m, slots), false)
-		if err := g.fill(ctx); err != nil {
-			return nil, err
-		}
-		add := func(m int64) {
-			plans = append(plans, func() *path {
-				p := newPath(t)
-				p.write(b, guide{g}, 0, t.n, m)
-				return p
-			})
-		}
-		last, from := g.unit == t.grain || m/4 <= least, least
-		if !last {
-			from = max(least, m/4+1)
-		}
-		for k := g.slotAbove(from, 0, t.n); g.bytes(k, 0, t.n) < min(m+1, all); k++ {
-			add(g.bytes(k, 0, t.n))
-		}
-		if last {
-			add(least)
-			add(all)
-			return plans, nil
-		}
+	g := newGrid(t, b, m, t.unitFor(m, slots), false)
+	list := []int64{least, all}
+	for k := g.slotAbove(least, 0, t.n); g.bytes(k, 0, t.n) < all; k++ {
+		list = append(list, g.bytes(k, 0, t.n))
 	}
+	for _, m := range list {
+		plans = append(plans, func() *path {
+			p := newPath(t)
+			p.write(b, guide{g}, 0, t.n, m)
+			return p
+		})
+	}
+	return plans, g.fill(ctx)
 }
