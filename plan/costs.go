@@ -134,6 +134,9 @@ func ChainStage(chain remat.Chain, first, last int) Stage {
 		l := &c.Layers[len(c.Layers)-1]
 		l.BackwardEarly = max(l.BackwardEarly-l.Output, 0)
 	}
+	if first == 0 {
+		c = c.WithoutInput()
+	}
 	s := Stage{Layers: last - first, Policy: Optimal, Costs: CostsOf(c)}
 	for _, l := range c.Layers {
 		s.Memory.Unplaced += l.WeightGradient

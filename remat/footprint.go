@@ -212,10 +212,7 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				u.Peak += weights
 			} else if l.WeightGradient > 0 {
 				u.LeftWeights, u.LeftPeak = weights, weights
-				if u.Left = c.madeGradient(i + 1); i > 0 { // of a linear layer
-					u.Left += c.made(i - 1)
-				}
-				if c.Deferred != nil {
+				if u.Left = c.made(i-1) + c.madeGradient(i+1); c.Deferred != nil { // of a linear layer
 					u.Left = c.Deferred[i].Bytes
 				}
 			}
