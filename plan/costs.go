@@ -47,8 +47,8 @@ func (p Profile) check() error {
 			len(m.Held) != n || slices.ContainsFunc(p.Measured[:i], func(o Costs) bool {
 			return o.Rows == m.Rows && o.threads() == m.threads()
 		}) {
-			return refuse("Measured", i, "the number of the chain", fmt.Sprintf("want chains of one model of "+
-				"%d units, one for each number of rows and threads", n))
+			return refuse("Measured", i, "the number of the chain",
+				fmt.Sprintf("want chains of one model of %d units, one for each number of rows and threads", n))
 		}
 	}
 	return nil
