@@ -17,8 +17,8 @@ func (b *bench) measureCore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x := row{What: "overhead of a cell, us", Value: spreadOf(byRound(piped, plain, minus)), Goal: 10, AtMost: true,
-		Conditions: fmt.Sprintf("pipe %.1f, plain loop %.1f us", median(piped), median(plain))}
+	x := row{What: "overhead of a cell, us", Value: spreadOf(byRound(piped, plain, minus)), Goal: 10,
+		AtMost: true, Conditions: fmt.Sprintf("pipe %.1f, plain loop %.1f us", median(piped), median(plain))}
 	c, err := b.startPython(ctx, "torchgpipe/bench.py")
 	if err == nil && b.device.Kind == torch.KindCPU {
 		a, err := c.ask(map[string]any{"cell": map[string]int{"stages": cellStages, "chunks": cellChunks,
@@ -78,11 +78,11 @@ func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, p
 	plain := func() {
 		// Forward of both stages and the loss; nothing is kept.
 		loop.SetGrad(false)
-		loop.MSE(stage(1, stage(0, input)), target, torch.ReduceMean)
+		loop.Op("aten::mse_loss", stage(1, stage(0, input)), target, torch.ReduceMean)
 		loop.Close()
 		// Recomputation and backward, the last stage first.
 		loop.SetGrad(true)
-		backward(loop.MSE(stage(1, hidden), target, torch.ReduceMean), one)
+		backward(loop.Op("aten::mse_loss", stage(1, hidden), target, torch.ReduceMean), one)
 		hidden.SetGradOf(nil)
 		backward(stage(0, input), gradient)
 		loop.Close()

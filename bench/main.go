@@ -41,7 +41,7 @@ var parts = map[string]func(*bench, context.Context) error{
 
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds and fewer models; noisier")
-	only := flag.String("only", "core,memory,plain,processes,torchgpipe", "parts to measure, separated by commas")
+	only := flag.String("only", "core,memory,plain,processes,torchgpipe", "parts to measure")
 	on := flag.String("devices", "cpu:0", "the device of core, limits, memory and plain, such as cuda:0")
 	trial := flag.Bool("trial", false, "measure as on a GPU, with small models")
 	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")

@@ -54,7 +54,6 @@ do. For a plan for one device alone, give --devices 1.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	s.SortFlags = false
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	count(s, &batch, "batch", 32, "`N` samples in a batch")
