@@ -69,8 +69,8 @@ func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
 
 // MicroBatch is the operations of a stage on one micro-batch.
 type MicroBatch struct {
-	// Ops are operations on the units of the stage: those of the program's forward up to the loss (L),
-	// those of its recomputation up to the first backward, and those of its backward.
+	// Ops are operations on the units of the stage. The program's forward performs those up to the loss
+	// (L), its recomputation those up to the first backward, and its backward the rest.
 	Ops []remat.Op
 	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
 	// program; 0 if they are not known.
