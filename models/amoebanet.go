@@ -35,7 +35,7 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 	}
 	if o.Width%8 != 0 {
 		return nil, refuse("amoebanetd", "Width", o.Width,
-			"want D a multiple of 8, as the first cells have D/2 channels and convolutions of a quarter of them")
+			"want D a multiple of 8, as the first cells have convolutions of D/8 channels")
 	}
 	if o.Size%32 != 0 {
 		return nil, refuse("amoebanetd", "Size", o.Size,

@@ -9,7 +9,7 @@ type filter struct {
 	size     nn.Pair
 	stride   int64    // 0 is 1
 	unpadded bool     // else padded so that stride 1 keeps the size of the image
-	beside   bool     // see path
+	beside   bool     // reads the output of the path before, as its neighbours do
 	pool     nn.Layer // in place of the filter; nil is none
 }
 
@@ -65,8 +65,8 @@ func (s *inceptionNet) filters(filters ...filter) {
 	}
 }
 
-func (s *inceptionNet) mixed(name string, branches ...[]filter) {
-	l := newMixed(s.channels, branches...)
+func (s *inceptionNet) mixed(name string, branches [][]filter) {
+	l := newMixed(s.channels, branches)
 	s.Add(name, l)
 	s.channels = l.out
 }

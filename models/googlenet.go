@@ -27,19 +27,19 @@ func googleNet(o Options) (*nn.Sequential, error) {
 	halves("maxpool1", 3)
 	s.filters(conv("conv2", 64, 1, 1), conv("conv3", 192, 3, 3))
 	halves("maxpool2", 3)
-	s.mixed("inception3a", inception(64, 96, 128, 16, 32, 32)...)
-	s.mixed("inception3b", inception(128, 128, 192, 32, 96, 64)...)
+	s.mixed("inception3a", inception(64, 96, 128, 16, 32, 32))
+	s.mixed("inception3b", inception(128, 128, 192, 32, 96, 64))
 	halves("maxpool3", 3)
-	s.mixed("inception4a", inception(192, 96, 208, 16, 48, 64)...)
+	s.mixed("inception4a", inception(192, 96, 208, 16, 48, 64))
 	auxiliary("aux1")
-	s.mixed("inception4b", inception(160, 112, 224, 24, 64, 64)...)
-	s.mixed("inception4c", inception(128, 128, 256, 24, 64, 64)...)
-	s.mixed("inception4d", inception(112, 144, 288, 32, 64, 64)...)
+	s.mixed("inception4b", inception(160, 112, 224, 24, 64, 64))
+	s.mixed("inception4c", inception(128, 128, 256, 24, 64, 64))
+	s.mixed("inception4d", inception(112, 144, 288, 32, 64, 64))
 	auxiliary("aux2")
-	s.mixed("inception4e", inception(256, 160, 320, 32, 128, 128)...)
+	s.mixed("inception4e", inception(256, 160, 320, 32, 128, 128))
 	halves("maxpool4", 2)
-	s.mixed("inception5a", inception(256, 160, 320, 32, 128, 128)...)
-	s.mixed("inception5b", inception(384, 192, 384, 48, 128, 128)...)
+	s.mixed("inception5a", inception(256, 160, 320, 32, 128, 128))
+	s.mixed("inception5b", inception(384, 192, 384, 48, 128, 128))
 	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
 		Add("flatten", nn.NewFlatten(1, -1)).
 		Add("dropout", nn.NewDropout(o.Dropout)).
@@ -53,11 +53,10 @@ func googleNet(o Options) (*nn.Sequential, error) {
 // inception is a line of the paper's table: the channels of its columns from #1x1 to pool proj.
 func inception(c1, reduce3, c3, reduce5, c5, projected int64) [][]filter {
 	return [][]filter{
-		path(conv("branch1", c1, 1, 1)),
-		path(conv("branch2.0", reduce3, 1, 1), conv("branch2.1", c3, 3, 3)),
-		path(conv("branch3.0", reduce5, 1, 1), conv("branch3.1", c5, 3, 3)),
-		path(pool(nn.NewMaxPool2d(nn.Square(3),
-			nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})),
-			conv("branch4.1", projected, 1, 1)),
+		{conv("branch1", c1, 1, 1)},
+		{conv("branch2.0", reduce3, 1, 1), conv("branch2.1", c3, 3, 3)},
+		{conv("branch3.0", reduce5, 1, 1), conv("branch3.1", c5, 3, 3)},
+		{pool(nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})),
+			conv("branch4.1", projected, 1, 1)},
 	}
 }

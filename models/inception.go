@@ -25,20 +25,20 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 	s.Add("maxpool1", halvingPool())
 	s.filters(conv("Conv2d_3b_1x1", 80, 1, 1), unpadded("Conv2d_4a_3x3", 192))
 	s.Add("maxpool2", halvingPool())
-	s.mixed("Mixed_5b", inceptionA(32)...)
-	s.mixed("Mixed_5c", inceptionA(64)...)
-	s.mixed("Mixed_5d", inceptionA(64)...)
-	s.mixed("Mixed_6a", inceptionB()...)
-	s.mixed("Mixed_6b", inceptionC(128)...)
-	s.mixed("Mixed_6c", inceptionC(160)...)
-	s.mixed("Mixed_6d", inceptionC(160)...)
-	s.mixed("Mixed_6e", inceptionC(192)...)
+	s.mixed("Mixed_5b", inceptionA(32))
+	s.mixed("Mixed_5c", inceptionA(64))
+	s.mixed("Mixed_5d", inceptionA(64))
+	s.mixed("Mixed_6a", inceptionB())
+	s.mixed("Mixed_6b", inceptionC(128))
+	s.mixed("Mixed_6c", inceptionC(160))
+	s.mixed("Mixed_6d", inceptionC(160))
+	s.mixed("Mixed_6e", inceptionC(192))
 	if o.Aux {
 		s.Add("AuxLogits", inceptionAuxiliary(s.channels, int64(o.Classes)))
 	}
-	s.mixed("Mixed_7a", inceptionD()...)
-	s.mixed("Mixed_7b", inceptionE()...)
-	s.mixed("Mixed_7c", inceptionE()...)
+	s.mixed("Mixed_7a", inceptionD())
+	s.mixed("Mixed_7b", inceptionE())
+	s.mixed("Mixed_7c", inceptionE())
 	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
 		Add("dropout", nn.NewDropout(o.Dropout)).
 		Add("flatten", nn.NewFlatten(1, -1)).
@@ -54,51 +54,51 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 
 func inceptionA(projected int64) [][]filter {
 	return [][]filter{
-		path(conv("branch1x1", 64, 1, 1)),
-		path(conv("branch5x5_1", 48, 1, 1), conv("branch5x5_2", 64, 5, 5)),
-		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3),
-			conv("branch3x3dbl_3", 96, 3, 3)),
-		path(pool(surroundings()), conv("branch_pool", projected, 1, 1)),
+		{conv("branch1x1", 64, 1, 1)},
+		{conv("branch5x5_1", 48, 1, 1), conv("branch5x5_2", 64, 5, 5)},
+		{conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3),
+			conv("branch3x3dbl_3", 96, 3, 3)},
+		{pool(surroundings()), conv("branch_pool", projected, 1, 1)},
 	}
 }
 
 func inceptionB() [][]filter {
 	return [][]filter{
-		path(halve("branch3x3", 384)),
-		path(conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), halve("branch3x3dbl_3", 96)),
-		path(pool(halvingPool())),
+		{halve("branch3x3", 384)},
+		{conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3), halve("branch3x3dbl_3", 96)},
+		{pool(halvingPool())},
 	}
 }
 
 func inceptionC(middle int64) [][]filter {
 	return [][]filter{
-		path(conv("branch1x1", 192, 1, 1)),
-		path(conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7),
-			conv("branch7x7_3", 192, 7, 1)),
-		path(conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1),
+		{conv("branch1x1", 192, 1, 1)},
+		{conv("branch7x7_1", middle, 1, 1), conv("branch7x7_2", middle, 1, 7),
+			conv("branch7x7_3", 192, 7, 1)},
+		{conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1),
 			conv("branch7x7dbl_3", middle, 1, 7), conv("branch7x7dbl_4", middle, 7, 1),
-			conv("branch7x7dbl_5", 192, 1, 7)),
-		path(pool(surroundings()), conv("branch_pool", 192, 1, 1)),
+			conv("branch7x7dbl_5", 192, 1, 7)},
+		{pool(surroundings()), conv("branch_pool", 192, 1, 1)},
 	}
 }
 
 func inceptionD() [][]filter {
 	return [][]filter{
-		path(conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)),
-		path(conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7),
-			conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)),
-		path(pool(halvingPool())),
+		{conv("branch3x3_1", 192, 1, 1), halve("branch3x3_2", 320)},
+		{conv("branch7x7x3_1", 192, 1, 1), conv("branch7x7x3_2", 192, 1, 7),
+			conv("branch7x7x3_3", 192, 7, 1), halve("branch7x7x3_4", 192)},
+		{pool(halvingPool())},
 	}
 }
 
 func inceptionE() [][]filter {
 	return [][]filter{
-		path(conv("branch1x1", 320, 1, 1)),
-		path(conv("branch3x3_1", 384, 1, 1), beside(conv("branch3x3_2a", 384, 1, 3)),
-			beside(conv("branch3x3_2b", 384, 3, 1))),
-		path(conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3),
-			beside(conv("branch3x3dbl_3a", 384, 1, 3)), beside(conv("branch3x3dbl_3b", 384, 3, 1))),
-		path(pool(surroundings()), conv("branch_pool", 192, 1, 1)),
+		{conv("branch1x1", 320, 1, 1)},
+		{conv("branch3x3_1", 384, 1, 1), beside(conv("branch3x3_2a", 384, 1, 3)),
+			beside(conv("branch3x3_2b", 384, 3, 1))},
+		{conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3),
+			beside(conv("branch3x3dbl_3a", 384, 1, 3)), beside(conv("branch3x3dbl_3b", 384, 3, 1))},
+		{pool(surroundings()), conv("branch_pool", 192, 1, 1)},
 	}
 }
 

@@ -24,20 +24,17 @@ type mixed struct {
 // branch is layers, then perhaps several in parallel on their output.
 type branch struct{ path, ends []nn.Layer }
 
-// path is a branch of filters one after the other, and at its end perhaps some beside each other.
-func path(filters ...filter) []filter { return filters }
-
 // pool is a pool in a branch.
 func pool(l nn.Layer) filter { return filter{pool: l} }
 
-// beside is a filter that reads the output of the path, as its neighbours do.
 func beside(f filter) filter {
 	f.beside = true
 	return f
 }
 
-// newMixed makes a block for an input of in channels.
-func newMixed(in int64, branches ...[]filter) *mixed {
+// newMixed makes a block for an input of in channels. A branch is filters one after the other, and at
+// its end perhaps some beside each other.
+func newMixed(in int64, branches [][]filter) *mixed {
 	l := &mixed{relu: true}
 	for _, filters := range branches {
 		l.relu = l.relu && filters[len(filters)-1].pool == nil

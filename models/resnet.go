@@ -19,13 +19,13 @@ var resNets = []model{
 	resNet("resnet101", "", "He et al. 2015, table 1", resNetDesign{}, 3, 4, 23, 3),
 	resNet("resnet152", "", "He et al. 2015, table 1", resNetDesign{}, 3, 8, 36, 3),
 	resNet("resnet200", "", "He et al. 2016", resNetDesign{}, 3, 24, 36, 3),
-	resNet("resnext50_32x4d", "resnext50", "Xie et al. 2017", resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
-	resNet("resnext101_32x8d", "resnext101", "Xie et al. 2017", resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
+	resNet("resnext50_32x4d", "resnext50", groupSource, resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
+	resNet("resnext101_32x8d", "resnext101", groupSource, resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
 	resNet("wide_resnet50_2", "wide_resnet50", wideSource, resNetDesign{each: 128}, 3, 4, 6, 3),
 	resNet("wide_resnet101_2", "wide_resnet101", wideSource, resNetDesign{each: 128}, 3, 4, 23, 3),
 }
 
-const wideSource = "Zagoruyko and Komodakis 2016"
+const groupSource, wideSource = "Xie et al. 2017", "Zagoruyko and Komodakis 2016"
 
 // resNetDesign has the numbers in which the blocks of residual networks differ.
 type resNetDesign struct {

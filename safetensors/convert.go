@@ -14,15 +14,12 @@ var PyTorch = map[string]string{"format": "pt"}
 func (d DType) Float() bool { return reader(d) != nil }
 
 // Convert returns a tensor that was read as one of other floating-point numbers, with its data in a
-// slice of its own: each number is rounded to nearest, even where two are as near, and exact where the
-// format has it. It returns an error for other formats, and for a number that becomes infinite.
-func Convert(t Tensor, to DType) (Tensor, error) {
-	data, err := converted(t, t.Data, 0, to)
-	if err != nil {
-		return Tensor{}, err
-	}
-	t.DType, t.Data = to, data
-	return t, nil
+// slice of its own: each number is rounded to nearest, even where two are as near. It returns an error
+// for other formats, and for a number that becomes infinite.
+func Convert(t Tensor, to DType) (_ Tensor, err error) {
+	t.Data, err = converted(t, t.Data, 0, to)
+	t.DType = to
+	return t, err
 }
 
 // Converting is Convert as the tensor is written: its data, or what its Load gives, are converted piece by
@@ -74,14 +71,12 @@ func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error)
 func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 	little := binary.LittleEndian
 	return map[DType]func([]byte, float64) ([]byte, bool){
-		F64: func(to []byte, v float64) ([]byte,
-			bool) {
+		F64: func(to []byte, v float64) ([]byte, bool) {
 			return little.AppendUint64(to, math.Float64bits(v)), true
 		},
 		F32: func(to []byte, v float64) ([]byte, bool) {
 			x := float32(v)
-			return little.AppendUint32(to, math.Float32bits(x)), !math.IsInf(float64(x), 0) ||
-				math.IsInf(v, 0)
+			return little.AppendUint32(to, math.Float32bits(x)), math.IsInf(float64(x), 0) == math.IsInf(v, 0)
 		},
 		F16:  func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) },
 		BF16: func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) },
@@ -103,8 +98,8 @@ func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, 
 	case e <= 1-bias: // subnormal; rounding up to the least normal number gives its bits
 		bits = uint16(math.RoundToEven(math.Ldexp(f, e+bias-1+fractionBits)))
 	default: // rounding up to the next exponent gives its bits
-		bits = uint16((e-1+bias)<<fractionBits) + uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+
-			1)))-one)
+		bits = uint16((e-1+bias)<<fractionBits) +
+			uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+1)))-one)
 	}
 	ok := bits != infinite || math.IsInf(v, 0)
 	if math.Signbit(v) {

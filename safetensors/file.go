@@ -22,7 +22,7 @@ import (
 type File struct {
 	path     string
 	source   io.ReaderAt
-	closer   io.Closer // nil if the file is not ours to close
+	closer   io.Closer // nil for tests
 	data     int64     // where the data starts in the file
 	spans    []span    // sorted by name
 	metadata map[string]string
@@ -81,9 +81,8 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 			return nil, errors.New("it is a file of PyTorch; want the state_dict that it holds, as " +
 				"safetensors.torch.save_file(state, FILE) writes it")
 		}
-		return nil, fmt.Errorf("the header's length is %d; want at most %d, and no more than the %d "+
-			"bytes that follow: it is truncated, or another kind of file",
-			length, maxHeader, left)
+		return nil, fmt.Errorf("the header's length is %d; want at most %d, and no more than the %d bytes "+
+			"that follow: it is truncated, or another kind of file", length, maxHeader, left)
 	}
 	header := make([]byte, length)
 	if err := readAt(source, header, lengthSize); err != nil {
@@ -92,9 +91,8 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader refuses
-// what would hide damage or an attack: a name twice, unknown names, names in another case, and bytes that
-// are not UTF-8.
+// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader
+// refuses a name twice, unknown names, names in another case, and bytes that are not UTF-8.
 func parseHeader(header []byte) (spans []span, metadata map[string]string, err error) {
 	var members map[string]jsontext.Value
 	if err := json.Unmarshal(bytes.TrimRight(header, " "), &members); err != nil {
@@ -143,8 +141,7 @@ func checkTiling(spans []span, size int64) error {
 	for _, s := range spans {
 		if s.begin != covered || s.end > size {
 			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d "+
-				"bytes of data in the file: it is truncated, or damaged",
-				s.Name, s.begin, s.end, covered, size)
+				"bytes of data in the file: it is truncated, or damaged", s.Name, s.begin, s.end, covered, size)
 		}
 		covered = s.end
 	}
@@ -190,21 +187,10 @@ func (f *File) Read(name string) (Tensor, error) {
 }
 
 // Close closes the file that Open opened. Tensors already read stay valid; Read fails afterwards.
-func (f *File) Close() error {
-	if f.closer == nil {
-		return nil
-	}
-	return f.closer.Close()
-}
+func (f *File) Close() error { return f.closer.Close() }
 
 // readAt fills buffer from offset. A source that ends early has shrunk since its size was taken.
 func readAt(source io.ReaderAt, buffer []byte, offset int64) error {
-	n, err := source.ReadAt(buffer, offset)
-	if n == len(buffer) {
-		return nil
-	}
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
+	_, err := io.ReadFull(io.NewSectionReader(source, offset, int64(len(buffer))), buffer)
 	return err
 }

@@ -61,9 +61,7 @@ type Tensor struct {
 	Data []byte
 
 	// Load gives what Data would hold to write, in one piece or several of whole elements, and returns
-	// write's error. Writing a file calls it once, when the tensor's turn comes, and is done with a
-	// piece when write returns: one buffer can serve all, and a big model is never held twice. Reading
-	// a file leaves it nil.
+	// write's error. Writing a file calls it once, and is done with a piece when write returns.
 	Load func(write func(piece []byte) error) error
 }
 
@@ -110,13 +108,14 @@ func (t Tensor) sizeError(want, have int64) error {
 	return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, want, have)
 }
 
-// checkElements returns an error unless data can be elements from the given one on.
+// checkElements returns an error unless data can be elements from the given one on. A BOOL of another
+// byte would be undefined behaviour in C++.
 func (t Tensor) checkElements(data []byte, first int64) error {
-	if t.DType == Bool {
-		// Any other byte is undefined behaviour in the C++ that will read it as a bool.
-		if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
-			return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", first+int64(i), data[i])
-		}
+	if t.DType != Bool {
+		return nil
+	}
+	if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
+		return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", first+int64(i), data[i])
 	}
 	return nil
 }

@@ -19,9 +19,8 @@ import (
 //   - the data has the widest dtypes first and is sorted by name within a width, so that every tensor is aligned to its
 //     own elements and a reader may use it in place.
 //
-// Names, dtypes, shapes and the sizes of Data are checked before anything is written. The
-// pieces of a Load are checked as they come. An error then, or an error of w, leaves w with a part of a
-// file. WriteFile does not.
+// Names, dtypes, shapes and the sizes of Data are checked before anything is written, the pieces of a
+// Load as they come.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if err := write(w, tensors, metadata); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
@@ -73,9 +72,9 @@ func writeData(w io.Writer, t Tensor) error {
 		return fmt.Errorf("loading its data: %w", err)
 	}
 	if written < size {
-		return t.sizeError(size, written)
+		err = t.sizeError(size, written)
 	}
-	return nil
+	return err
 }
 
 // entry is a tensor's value in the header; the order of its fields is the order in the file.
@@ -124,17 +123,13 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		head = append(head, ' ')
 	}
 	if len(head) > maxHeader {
-		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d: fewer tensors, shorter "+
-			"names or less metadata",
-			len(head), maxHeader)
+		return nil, fmt.Errorf("the header takes %d bytes, the format allows %d", len(head), maxHeader)
 	}
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
 }
 
-// WriteFile writes a file as Write does, as a whole or not at all: whoever opens path, after a failure
-// or a loss of power too, finds either the new file complete or the old one. After an error
-// no other file is left; a crash may leave a temporary file, as path followed by a number and
-// ".tmp".
+// WriteFile writes a file as Write does, as a whole or not at all, also after a loss of power. A crash
+// may leave a temporary file, as path followed by a number and ".tmp".
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
 	if err := disk.Write(path, func(w io.Writer) error { return write(w, tensors, metadata) }); err != nil {
 		return fmt.Errorf("safetensors: writing %s: %w", path, err)

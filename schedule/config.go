@@ -25,8 +25,8 @@ func (g Generator) Make(c Config) (*Program, error) {
 		return nil, err
 	}
 	shape := func(p *Program, placement []int) string {
-		return fmt.Sprintf("a %v program for %d micro-batches, skips %v and stages on the workers %v", p.Phase,
-			p.MicroBatches, p.Skips, placement)
+		return fmt.Sprintf("a %v program for %d micro-batches, skips %v and stages on the workers %v",
+			p.Phase, p.MicroBatches, p.Skips, placement)
 	}
 	if given, wanted := shape(p, p.Placement()), shape(want, placement); given != wanted {
 		return nil, fmt.Errorf("schedule: %s; want %s", given, wanted)
@@ -81,8 +81,8 @@ func (c Config) program() (*Program, []int, error) {
 	used := make([]bool, c.Stages)
 	for s, w := range placement {
 		if w < 0 || w >= c.Stages || len(placement) != c.Stages {
-			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of %d "+
-				"stages", s, w, c.Stages-1, c.Stages)
+			return nil, nil, fmt.Errorf("stage %d is on worker %d; want a worker from 0 to %d for each of "+
+				"%d stages", s, w, c.Stages-1, c.Stages)
 		}
 		used[w] = true
 	}

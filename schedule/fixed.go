@@ -6,17 +6,13 @@ import (
 	"slices"
 )
 
-// Fixed returns the generator of one given program, such as [Parse] returns. The generator fails
-// for another number of stages, for more micro-batches, and for stages that share workers
-// otherwise. For fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
-// Workers get the numbers that the config gives them.
+// Fixed returns the generator of one given program, which must not change. The generator fails for
+// another number of stages, for more micro-batches, and for stages that share workers otherwise. For
+// fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
 //
-// The config decides recomputations and skips. If the program has others, recomputations are left
-// out, or stand directly before their backward, and all transfers are placed anew around the
-// computations, which keep their order. The same is done if the program cannot run on links of the
-// config's capacity.
-//
-// The program is not changed, and must not change while the generator is in use.
+// The config decides recomputations, skips and capacity. If the program has others, or cannot run on
+// such links, recomputations are left out, or stand directly before their backward, and all transfers
+// are placed anew around the computations, which keep their order.
 func Fixed(p *Program) Generator {
 	return func(c Config) (*Program, error) {
 		out, err := p.adapted(c)
@@ -36,8 +32,8 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	case err != nil:
 		return nil, err
 	case p.Phase != Whole || p.Stages != c.Stages || p.MicroBatches < c.MicroBatches:
-		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and %d "+
-			"or more", p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
+		return nil, fmt.Errorf("it is %v, for %d stages and %d micro-batches; want a whole one for %d and "+
+			"%d or more", p.Phase, p.Stages, p.MicroBatches, c.Stages, c.MicroBatches)
 	}
 	given := p.Fewer(c.MicroBatches)
 	given.Capacity = cmp.Or(c.Capacity, p.Capacity)

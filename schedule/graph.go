@@ -3,9 +3,7 @@ package schedule
 import "slices"
 
 // Graph is a program with its dependencies, by dense ids: an action's id is its position when the
-// workers' lists are laid end to end. It is computed once, so that the machine that runs the
-// program looks nothing up by name. A Graph is read-only after [Program.Graph] made it and safe for
-// concurrent use.
+// workers' lists are laid end to end. It is read-only and safe for concurrent use.
 //
 // Dependencies of an action:
 //
@@ -68,7 +66,8 @@ func (p *Program) Graph() *Graph {
 // index is the graph without its dependencies.
 func (p *Program) index() *Graph {
 	g := &Graph{
-		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips), rest: map[Action]int{},
+		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips),
+		rest: map[Action]int{},
 	}
 	if p.checkHeader() == nil {
 		g.table = make([]int32, p.Stages*p.MicroBatches*kinds)
@@ -217,10 +216,8 @@ func (g *Graph) advance(visit func(id int, deps []int)) []int {
 }
 
 // LatestReceives returns, by id, for each receive the first action of the sender's worker that
-// cannot start before the receive is done. Until then the sender may be ahead, and the sent value
-// may still be waiting: between the two lie the actions during which it may wait, for any
-// durations. If the worker never has to wait for it, it is First of the next worker. For other
-// actions it is -1.
+// cannot start before the receive is done: until then the sent value may still be waiting. If the
+// worker never has to wait for it, it is First of the next worker. For other actions it is -1.
 //
 //	worker 0  0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 ..
 //	worker 1  0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 ..

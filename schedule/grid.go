@@ -19,10 +19,9 @@ import (
 // more: F2> is a send and >F2 a receive, F2>3 and 0>F2 are transfers between stages that are no
 // neighbours. A reduction, RED, is drawn in a row below its worker's, as both continue.
 //
-// A column is as long as the shortest computation, so that unit times give one column per action
-// and the jitter of a recorded run does little. Where that would give a very wide grid the column
-// is longer, and a computation that is short for it takes a whole column all the same: its row runs
-// ahead of the others until the worker's next idle time. The timeline must be valid.
+// A column is as long as the shortest computation. Where that would give a very wide grid it is
+// longer, and a computation that is short for it takes a whole column all the same: its row runs ahead
+// of the others until the worker's next idle time. The timeline must be valid.
 func (t Timeline) Grid() string {
 	column := t.column()
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
@@ -71,7 +70,8 @@ func (t Timeline) GridWidth(characters int) string {
 	return t.lines(fmt.Sprintf("1 character = %v", column.Round(unit)), rows, func(spans []span) string {
 		text := ""
 		for _, s := range append(spans, span{columns, columns, ""}) {
-			text += strings.Repeat(".", s.from-len(text)) + s.text + strings.Repeat("-", s.to-s.from-len(s.text))
+			text += strings.Repeat(".", s.from-len(text)) + s.text
+			text += strings.Repeat("-", s.to-len(text))
 		}
 		if columns > room {
 			text = text[:room-1] + "…"
@@ -83,7 +83,7 @@ func (t Timeline) GridWidth(characters int) string {
 // rows places the actions of each worker on columns of a given duration, each on at least
 // least(text) of them: the reductions of a worker in a row after its own. It returns the number of
 // columns and the length of the longest text.
-func (t Timeline) rows(column time.Duration, least func(text string) int) (rows [][]span, columns, width int) {
+func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]span, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
 	label := t.labels()
@@ -97,7 +97,8 @@ func (t Timeline) rows(column time.Duration, least func(text string) int) (rows 
 				row++
 			}
 			least := least(text)
-			if (row%2 == 1 || e.Action.Kind.Transfer()) && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
+			drawn := row%2 == 0 && !e.Action.Kind.Transfer()
+			if !drawn && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue
 			}
 			from := max(free[row], round(e.Start))

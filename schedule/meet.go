@@ -20,13 +20,11 @@ import (
 //	worker 1  1B0 1B0>0 0>1F1 1F1      becomes  worker 1  1B0 0>1F1 1B0>0 1F1
 //
 // The program is run, and whenever workers wait for each other in a circle, one of the values in
-// the circle that wait to be sent is received where its receiver is. On links that hold any number
-// of values, and if computations take what parts says, that costs no time: in every circle there
-// is a value that is made before its receiver would send or compute next. (Otherwise each worker of
-// the circle would do so later than the worker it waits for.) Of several the value wanted after the
-// fewest computations is taken, so that little is held for long. The run is an order of all actions
-// in which each receive directly follows its send. So the program gets to its end on links of any
-// capacity, and each worker receives from each other in the order of its sends.
+// the circle that wait to be sent is received where its receiver is. If computations take what parts
+// says, that costs no time: in every circle there is a value that is made before its receiver would
+// send or compute next. (Otherwise each worker of the circle would do so later than the worker it
+// waits for.) Each receive directly follows its send in the run. So the program gets to its end on
+// links of any capacity, and each worker receives from each other in the order of its sends.
 func (p *Program) meet() {
 	free := *p
 	free.Capacity = 0

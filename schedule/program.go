@@ -48,10 +48,9 @@ type Program struct {
 	// by From and To, each once.
 	Skips []Edge
 
-	// Capacity is how many values may wait on a link between neighbours, sent and not yet received:
-	// with capacity c a stage starts a send when the one c sends before on the same link has been
-	// received. What waits takes memory of the stage that sent it. Zero is any number; Meet is
-	// none. Links of skips, and links within a worker, hold any number in any case.
+	// Capacity is how many values may wait on a link between neighbours, sent and not yet received.
+	// What waits takes memory of the stage that sent it. Zero is any number; Meet is none. Links of
+	// skips, and links within a worker, hold any number in any case.
 	Capacity int
 }
 
@@ -71,9 +70,8 @@ func (p *Program) Placement() []int {
 	return out
 }
 
-// Part is one phase of a whole program: forwards with their transfers, or recomputations and
-// backwards with theirs, in the program's order. It passes [Check] if the program does, as no
-// forward needs a backward.
+// Part is one phase of a whole program, in the program's order. It passes [Check] if the program
+// does, as no forward needs a backward.
 func (p *Program) Part(phase Phase) *Program {
 	part := p.filtered(func(a Action) bool { return phase.has(a.Kind.forward()) })
 	part.Phase = phase
@@ -96,8 +94,7 @@ func (p *Program) Apart() bool {
 }
 
 // Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It
-// passes [Check] if the program does, and holds no more at any time, as micro-batches do not need
-// each other. The number is from 1 to MicroBatches.
+// passes [Check] if the program does, and holds no more at any time.
 func (p *Program) Fewer(microBatches int) *Program {
 	fewer := p.filtered(func(a Action) bool { return a.MicroBatch < microBatches })
 	fewer.MicroBatches = microBatches
@@ -159,13 +156,9 @@ func (p *Program) otherRecomputation(c Config) string {
 //	worker 0: ... 1>0B1 0B1 0RED
 //	worker 1: ... 1B1 1B1>0 1RED
 //
-// The reductions of a worker stand in descending order of their stages, as backwards end in most
-// programs. Replicas may have different numbers of micro-batches, so that their backwards end in
-// other orders, and a reduction waits for all replicas. With one order for all, two never wait for
-// each other.
-//
-// Reductions that the program has are placed anew. It must pass [Check]; it is not changed. A
-// program without backwards stays without reductions.
+// The reductions of a worker stand in descending order of their stages. A reduction waits for all
+// replicas, whose backwards may end in other orders: with one order for all, two never wait for each
+// other. Reductions that the program has are placed anew. It must pass [Check]; it is not changed.
 func AddReduce(p *Program) *Program {
 	out := p.WithoutReduce()
 	for w, actions := range out.Workers {

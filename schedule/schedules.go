@@ -49,12 +49,9 @@ func GPipe(config Config) (*Program, error) {
 //	stage 2  .  .  F0 F1 .  B0 F2 B1 F3 B2 F4 B3 .  B4 .  .
 //	stage 3  .  .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 .  .  .
 //
-// Stage r of P runs min(M, P-1-r) forwards, then a forward and a backward in turn, then the
-// backwards that are left. It is idle as long as with [GPipe], for P - 1 of M + P - 1 forwards and
-// backwards, and holds min(M, P-r) micro-batches in place of M (Narayanan et al., 2021,
-// arXiv:2104.04473, section 2.2.1: PipeDream-flush).
-//
-// A worker may have several stages if they are consecutive; they go forward and backward as one.
+// It is idle as long as with [GPipe] and holds min(M, P-r) micro-batches in place of M on stage r of P
+// (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.1: PipeDream-flush). A worker may have
+// several stages if they are consecutive; they go forward and backward as one.
 func OneFOneB(config Config) (*Program, error) { return inTurn("1f1b", config, 1, false) }
 
 // oneFOneBEager is [OneFOneB] with twice as many forwards before the first backward: min(M,

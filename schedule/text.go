@@ -77,7 +77,7 @@ func Parse(text string) (*Program, error) {
 		}
 	}
 	if p == nil {
-		return nil, errors.New("schedule: no program, want \"program whole stages=4 micro-batches=2\", or a CSV")
+		return nil, errors.New("schedule: no program, want one that begins with the word program, or a CSV")
 	}
 	return p, nil
 }

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"cmp"
 	"container/heap"
+	"slices"
 )
 
 // model is a vocabulary and its merges.
@@ -72,13 +73,7 @@ func (m *model) merge(ids []int32) []int32 {
 			}
 		}
 	}
-	kept := ids[:0]
-	for _, id := range ids {
-		if id != gone {
-			kept = append(kept, id)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(ids, func(id int32) bool { return id == gone })
 }
 
 // pair is two neighbours that have a merge, the left one at a place.

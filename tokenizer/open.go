@@ -9,7 +9,6 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// The names of the files of a tokenizer.
 const (
 	wholeFile      = "tokenizer.json"
 	vocabularyFile = "vocab.json"

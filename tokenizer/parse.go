@@ -15,9 +15,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// file is a tokenizer.json, as far as it decides what text becomes. Its post-processor puts tokens
-// around a text, its truncation and padding are for batches, and its decoder is the inverse of these
-// steps: none of them matters.
+// file is a tokenizer.json, as far as it decides what text becomes.
 type file struct {
 	AddedTokens []struct {
 		ID         int32  `json:"id"`
@@ -39,7 +37,7 @@ type file struct {
 	} `json:"model"`
 }
 
-// otherTokenizersAdvice is the advice for other tokenizers, such as WordPiece, Unigram and SentencePiece.
+// otherTokenizersAdvice is for WordPiece, Unigram, SentencePiece and others.
 const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and " +
 	"write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
 
@@ -114,13 +112,13 @@ func (t *Tokenizer) normalise(s *step) error {
 		}
 		return nil
 	}
-	form, ok := map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC,
-		"NFKD": norm.NFKD}[s.Type]
-	if !ok || t.form != nil {
+	forms := []string{norm.NFC: "NFC", norm.NFD: "NFD", norm.NFKC: "NFKC", norm.NFKD: "NFKD"}
+	form := slices.Index(forms, s.Type)
+	if form < 0 || t.form != nil {
 		return fmt.Errorf("normalizer is %s; want none, or one of NFC, NFD, NFKC and NFKD: %s", s.Type,
 			otherTokenizersAdvice)
 	}
-	t.form = &form
+	t.form = new(norm.Form(form))
 	return nil
 }
 
@@ -218,19 +216,15 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 			}
 			ids[i] = id
 		}
-		pair := [2]int32{ids[0], ids[1]}
-		t.model.merges[pair] = merge{rank, ids[2]}
+		t.model.merges[[2]int32{ids[0], ids[1]}] = merge{rank, ids[2]}
 	}
-	if len(t.added) > 0 {
-		var quoted []string
-		for token := range t.added {
-			quoted = append(quoted, token)
-		}
-		// the longest of several that begin at the same place
-		slices.SortFunc(quoted, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-		for i, token := range quoted {
-			quoted[i] = regexp.QuoteMeta(token)
-		}
+	// The longest of several that begin at the same place comes first.
+	byLength := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
+	var quoted []string
+	for _, token := range slices.SortedFunc(maps.Keys(t.added), byLength) {
+		quoted = append(quoted, regexp.QuoteMeta(token))
+	}
+	if quoted != nil {
 		t.anyAdded = regexp.MustCompile(strings.Join(quoted, "|"))
 	}
 	return nil
@@ -239,17 +233,22 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 // tokens are the two tokens of a merge: ["a", "b"], or "a b" in older files.
 type tokens [2]string
 
-func (p *tokens) UnmarshalJSON(content []byte) error {
+func (p *tokens) UnmarshalJSON(content []byte) (err error) {
 	var both []string
 	if content[0] == '"' {
 		var text string
-		if err := json.Unmarshal(content, &text); err != nil {
-			return err
-		}
+		err = json.Unmarshal(content, &text)
 		both = strings.Split(text, " ")
-	} else if err := json.Unmarshal(content, &both); err != nil {
+	} else {
+		err = json.Unmarshal(content, &both)
+	}
+	if err != nil {
 		return err
 	}
+	return p.set(both)
+}
+
+func (p *tokens) set(both []string) error {
 	if len(both) != 2 || both[0] == "" || both[1] == "" {
 		return fmt.Errorf("the merge %.60q; want two tokens with a space between", both)
 	}
@@ -266,12 +265,11 @@ func parseMerges(content []byte) (all []tokens, err error) {
 		if line == "" || number == 1 && strings.HasPrefix(line, "#version") {
 			continue
 		}
-		left, right, _ := strings.Cut(line, " ")
-		if left == "" || right == "" || strings.Contains(right, " ") {
-			return nil, fmt.Errorf("line %d: the merge %q; want two tokens with a space between", number,
-				line)
+		var both tokens
+		if err := both.set(strings.Split(line, " ")); err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
-		all = append(all, tokens{left, right})
+		all = append(all, both)
 	}
 	return all, nil
 }
@@ -282,14 +280,14 @@ func unmarshal(content []byte, v any) error {
 	var syntax *jsontext.SyntacticError
 	var wrong *json.SemanticError
 	offset := int64(0)
-	if err == nil {
-		return nil
-	}
 	if errors.As(err, &syntax) {
 		offset = syntax.ByteOffset
 	} else if errors.As(err, &wrong) {
 		offset = wrong.ByteOffset
 	}
-	return fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short", 1+
-		bytes.Count(content[:offset], []byte("\n")), err)
+	if err != nil {
+		err = fmt.Errorf("line %d: %w; want the JSON of a tokenizer: the file may be damaged, or cut short",
+			1+bytes.Count(content[:offset], []byte("\n")), err)
+	}
+	return err
 }

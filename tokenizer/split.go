@@ -41,11 +41,11 @@ func newSplit(pattern string, matches, gaps bool) (split, error) {
 // each calls yield with each piece of the text and the byte where it begins, in order, until yield
 // returns an error.
 func (s split) each(text string, yield func(piece string, at int) error) error {
-	give := func(from, to int, wanted bool) error {
-		if from == to || !wanted {
-			return nil
+	give := func(from, to int, wanted bool) (err error) {
+		if from < to && wanted {
+			err = yield(text[from:to], from)
 		}
-		return yield(text[from:to], from)
+		return err
 	}
 	done, size := 0, s.window
 	for done < len(text) {

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -28,8 +27,7 @@ type Tokenizer struct {
 	tokens     []string // by number; "" for a number without a token
 }
 
-// Len is one more than the greatest number of a token: the rows that a model's embedding needs, and
-// the classes of its head.
+// Len is one more than the greatest number of a token: the rows that a model's embedding needs.
 func (t *Tokenizer) Len() int { return len(t.tokens) }
 
 // Encode returns the numbers of the text's tokens. It adds no special tokens.
@@ -40,10 +38,7 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 		ids = append(ids, part...)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return ids, nil
+	return ids, err
 }
 
 // EncodeParts is Encode in parts: yield is given the tokens in order, some thousands at a time, with the
@@ -75,16 +70,14 @@ func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) e
 	return yield(e.ids, len(whole))
 }
 
-// Decode returns the text of tokens. It equals the encoded text, except for
-// normalisation, and a space in front. The end of a text that was cut
-// between tokens may be a part of a character. The error names a number that is no token's.
+// Decode returns the text of tokens: the encoded text, except for normalisation, and a space in
+// front. The error names a number that is no token's.
 func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	var out bytes.Buffer
 	for i, id := range ids {
 		if id < 0 || int(id) >= len(t.tokens) || t.tokens[id] == "" {
-			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 "+
-				"to %d: it may be of another tokenizer",
-				i+1, len(ids), id, len(t.tokens)-1)
+			return nil, fmt.Errorf("tokenizer: token %d of %d is %d; want the number of a token, from 0 to "+
+				"%d: it may be of another tokenizer", i+1, len(ids), id, len(t.tokens)-1)
 		}
 		token := t.tokens[id]
 		_, added := t.added[token]
@@ -105,12 +98,10 @@ type encoder struct {
 	known map[string][]int32 // tokens of pieces that were met before
 }
 
-// mostKnown is how many pieces an encoder remembers, the first that it meets: frequent words come
-// early.
-const mostKnown = 1 << 16
-
-// partSize is about how many tokens yield is given at a time.
-const partSize = 1 << 14
+const (
+	mostKnown = 1 << 16 // pieces that an encoder remembers: frequent words come early
+	partSize  = 1 << 14 // tokens that yield is given at a time, about
+)
 
 // segment encodes the text between two added tokens.
 func (e *encoder) segment(whole string, from, to int) error {
@@ -164,8 +155,8 @@ func (e *encoder) pieces(text string, at int, splits []split, yield func(piece s
 // place says where a text ends.
 func place(before string) string {
 	line := strings.LastIndexByte(before, '\n') + 1
-	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"), 1+
-		utf8.RuneCountInString(before[line:]))
+	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"),
+		1+utf8.RuneCountInString(before[line:]))
 }
 
 // Sum returns the SHA-256 of the vocabulary and the merges as 64 hexadecimal digits: the tokens by their
@@ -177,9 +168,8 @@ func (t *Tokenizer) Sum() string {
 		fmt.Fprintf(h, "%d %q\n", id, token)
 	}
 	merges := t.model.merges
-	byRank := func(a, b [2]int32) int { return cmp.Compare(merges[a].rank, merges[b].rank) }
-	pairs := slices.SortedFunc(maps.Keys(merges), byRank)
-	for _, pair := range pairs {
+	byRank := func(a, b [2]int32) int { return merges[a].rank - merges[b].rank }
+	for _, pair := range slices.SortedFunc(maps.Keys(merges), byRank) {
 		fmt.Fprintf(h, "%d %d\n", pair[0], pair[1])
 	}
 	return hex.EncodeToString(h.Sum(nil))

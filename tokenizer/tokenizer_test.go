@@ -222,7 +222,7 @@ func TestRefuses(t *testing.T) {
 		want               string
 	}{
 		"damaged merge": {`{"a": 0}`, "#version: 0.2\na b\n\na\n",
-			`merges.txt: line 4: the merge "a"; want two tokens with a space between`},
+			`merges.txt: line 4: the merge ["a"]; want two tokens with a space between`},
 		"other merges": {`{"a": 0}`, "a a",
 			`vocab.json and merges.txt: merge 1, of "a" and "a": "aa" is not in the vocabulary`},
 		"no vocabulary": {`[`, "", "vocab.json: line 1: "},

@@ -56,9 +56,6 @@ keeps its plan; otherwise it plans again and says so.`,
 			if err != nil {
 				return err
 			}
-			if o.listener != nil {
-				defer o.listener.Close()
-			}
 			return runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
 		},
 	}
@@ -86,8 +83,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 	if o.member.Rank == 0 { // the others write nothing
 		o.data.OnText = showText(cmd.ErrOrStderr())
 	}
-	o.listener, err = o.listen()
-	return o, err
+	return o, nil
 }
 
 // afterStep is a hook of tests. Nil is none.
@@ -142,7 +138,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	saved, err := j.save()
 	if err == nil {
-		err = j.trace.finish(j.pipe, stderr)
+		err = j.writeTrace(stderr)
 	}
 	if err != nil {
 		return j.saveAfterFailure(err)

@@ -1,7 +1,9 @@
 package draw
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"penstock.example/schedule"
 )
@@ -29,12 +31,8 @@ var styles = []style{
 }
 
 func styleOf(k schedule.Kind) style {
-	for _, s := range styles {
-		if s.kind == k {
-			return s
-		}
-	}
-	return styles[len(styles)-1]
+	i := slices.IndexFunc(styles, func(s style) bool { return s.kind == k })
+	return styles[cmp.Or(i+1, len(styles))-1]
 }
 
 // mixed is the colour with a share of white, as SVG writes it.

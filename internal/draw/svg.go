@@ -15,7 +15,7 @@ import (
 // Options are the texts of a picture. The zero value is good.
 type Options struct {
 	Title   string
-	Workers []string                   // names; those without one are called device 0, 1 and so on
+	Workers []string                   // names; nil is device 0, 1 and so on
 	Time    func(time.Duration) string // nil is milliseconds, to three digits
 	Bytes   func(int64) string         // nil is a number of MiB
 }
@@ -29,13 +29,10 @@ const (
 	gap         = 16
 )
 
-// SVG draws a timeline. Each worker has a row of its computations, in a colour for each kind and a
-// shade for each of its stages, with the number of the micro-batch if it fits. Transfers that take
-// time are thin bars, and so are reductions, which overlap with the rest. Where events say how many
-// bytes are live, they are below. To the right are the share of time that the worker is idle and its
-// most memory.
-//
-// The timeline must be valid.
+// SVG draws a timeline, which must be valid. Each worker has a row of its computations, in a colour
+// for each kind and a shade for each of its stages, with the number of the micro-batch if it fits.
+// Transfers that take time are thin bars, and so are reductions. Where events say how many bytes are
+// live, they are below. To the right are the share of time that the worker is idle and its most memory.
 func SVG(t schedule.Timeline, o Options) []byte {
 	p := newPicture(t, o)
 	p.head()
@@ -86,10 +83,7 @@ func newPicture(t schedule.Timeline, o Options) *picture {
 		p.left = max(p.left, 24+7*len(p.name(w)))
 	}
 	if o.Time == nil {
-		p.o.Time = func(d time.Duration) string {
-			return fmt.Sprintf("%.3g ms",
-				float64(d)/float64(time.Millisecond))
-		}
+		p.o.Time = func(d time.Duration) string { return fmt.Sprintf("%.3g ms", 1e3*d.Seconds()) }
 	}
 	if o.Bytes == nil {
 		p.o.Bytes = func(n int64) string { return fmt.Sprintf("%.3g MiB", float64(n)/(1<<20)) }
@@ -106,7 +100,7 @@ func (p *picture) x(at time.Duration) float64 {
 func (p *picture) y(w int) int { return top + w*(row+curve+gap) }
 
 func (p *picture) name(w int) string {
-	if w < len(p.o.Workers) && p.o.Workers[w] != "" {
+	if p.o.Workers != nil {
 		return p.o.Workers[w]
 	}
 	return fmt.Sprintf("device %d", w)
@@ -142,15 +136,16 @@ func (p *picture) head() {
 
 // legend names the colours of the kinds in the timeline.
 func (p *picture) legend() {
-	there, several := map[string]bool{}, false
+	there, several := map[style]bool{}, false
 	for _, e := range p.t.Events {
-		there[styleOf(e.Action.Kind).name] = there[styleOf(e.Action.Kind).name] || !thin(e.Action.Kind) ||
-			e.End > e.Start
+		if !thin(e.Action.Kind) || e.End > e.Start {
+			there[styleOf(e.Action.Kind)] = true
+		}
 		several = several || p.shades[e.Action.Stage] > 0
 	}
 	x := float64(p.left)
 	for _, s := range styles {
-		if there[s.name] {
+		if there[s] {
 			p.printf(`<rect x="%.1f" y="58" width="12" height="12" rx="2" fill="%s"/>`, x, s.colour.mixed(0))
 			p.text(x+17, 68, 12, "start", "#333333", s.name)
 			x += 17 + 6.6*float64(len(s.name)) + 18

@@ -108,7 +108,7 @@ func TestSVGOfReductions(t *testing.T) {
 
 func TestSVG(t *testing.T) {
 	texts, elements := read(t, draw.SVG(simulated(t, "zb-v", 2, 2, 4),
-		draw.Options{Title: "zb-v <2>", Workers: []string{"", "cpu:1"}}))
+		draw.Options{Title: "zb-v <2>", Workers: []string{"device 0", "cpu:1"}}))
 	all := "\n" + strings.Join(texts, "\n") + "\n"
 	for _, want := range []string{"zb-v <2>", "device 0", "cpu:1", "forward", "gradient of the input",
 		"gradients of the weights", "idle 4.0 %",

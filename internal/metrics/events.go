@@ -35,16 +35,15 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	now := time.Now()
 	host, _ := os.Hostname()
 	path := filepath.Join(dir, fmt.Sprintf("events.out.tfevents.%010d.%09d.%s.%d", now.Unix(),
-		now.Nanosecond(),
-		host, os.Getpid()))
+		now.Nanosecond(), host, os.Getpid()))
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	e := &Events{f, devices, lastTests{}}
-	err = e.write(event(Seconds(now), 0, fileVersion, []byte("brain.Event:2")))
+	err = e.write(Seconds(now), 0, fileVersion, []byte("brain.Event:2"))
 	if err == nil && steps > 0 { // status START voids this step and later ones of older files
-		err = e.write(event(Seconds(now), steps+1, sessionLog, field(nil, 1, int64(1))))
+		err = e.write(Seconds(now), steps+1, sessionLog, field(nil, 1, int64(1)))
 	}
 	if err != nil {
 		f.Close()
@@ -60,15 +59,6 @@ const (
 	summary     = 5
 	sessionLog  = 7
 )
-
-// event is an Event with one message or string in it.
-func event(seconds float64, step int64, number protowire.Number, content []byte) []byte {
-	b := field(nil, 1, seconds) // wall_time
-	if step != 0 {              // which is the default
-		b = field(b, 2, step)
-	}
-	return field(b, number, content)
-}
 
 // scalar adds a named number to a Summary, unless it is nil or not finite.
 func scalar(b []byte, tag string, x *float64) []byte {
@@ -102,7 +92,7 @@ func (e *Events) Step(s Step) error {
 	for i, peak := range s.PeakBytes {
 		b = scalar(b, "peak_bytes/"+e.devices[i], new(float64(peak)))
 	}
-	return e.write(event(s.Time, s.Step, summary, b))
+	return e.write(s.Time, s.Step, summary, b)
 }
 
 // Test writes how well the model does after a step, once on each of the two sets.
@@ -114,14 +104,18 @@ func (e *Events) Test(t Test) error {
 	if t.Validation {
 		of, loss = "validation/", "validation/loss"
 	}
-	b := scalar(nil, of+"accuracy", t.Accuracy)
-	b = scalar(b, of+"mse", t.MSE)
+	b := scalar(scalar(nil, of+"accuracy", t.Accuracy), of+"mse", t.MSE)
 	b = scalar(b, loss, t.TestLoss)
-	return e.write(event(t.Time, t.Step, summary, b))
+	return e.write(t.Time, t.Step, summary, b)
 }
 
-// write writes a record, at once and in one piece.
-func (e *Events) write(message []byte) error {
+// write writes an Event with one message or string in it, at once and in one piece.
+func (e *Events) write(seconds float64, step int64, number protowire.Number, content []byte) error {
+	message := field(nil, 1, seconds) // wall_time
+	if step != 0 {                    // which is the default
+		message = field(message, 2, step)
+	}
+	message = field(message, number, content)
 	record := binary.LittleEndian.AppendUint64(nil, uint64(len(message)))
 	record = binary.LittleEndian.AppendUint32(record, masked(record))
 	record = append(record, message...)

@@ -83,20 +83,19 @@ func (h *History) add(text []byte) error {
 }
 
 // lastStep is the latest step with a line.
-func (h *History) lastStep() int64 {
-	last := max(lastOf(h.Tests), lastOf(h.Validations))
+func (h *History) lastStep() (last int64) {
 	if n := len(h.Steps); n > 0 {
-		last = max(last, h.Steps[n-1].Step)
+		last = h.Steps[n-1].Step
 	}
-	return last
+	return max(last, lastOf(h.Tests), lastOf(h.Validations))
 }
 
 // lastOf is the step of the last test; 0 is none.
-func lastOf(tests []Test) int64 {
+func lastOf(tests []Test) (last int64) {
 	if n := len(tests); n > 0 {
-		return tests[n-1].Step
+		last = tests[n-1].Step
 	}
-	return 0
+	return last
 }
 
 // lastTests is the step of the last test, and by true of the last validation.

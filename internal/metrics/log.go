@@ -20,17 +20,14 @@ const FileName = "metrics.jsonl"
 // is killed leaves at most the last line incomplete.
 type Log struct {
 	file    *os.File
-	path    string
 	pending []byte // lines that could not be written yet
 	tests   lastTests
 }
 
 // Open opens or makes the file of a run that has taken steps steps. Lines of later steps are cut off:
-// the run takes those steps again. So is the rest of a line that a kill or a loss of power has cut
-// short after the last step. A file that is damaged before, or has whole lines that no run has
-// written, is refused and stays as it is.
-//
-// So that a resumed run has no gap, call Sync before each checkpoint.
+// the run takes those steps again. So is the rest of a line that was cut short after the last step. A
+// file that is damaged before is refused and stays as it is. So that a resumed run has no gap, call
+// Sync before each checkpoint.
 func Open(path string, steps int64) (*Log, error) {
 	f, err := disk.OpenAppend(path)
 	if err != nil {
@@ -44,7 +41,7 @@ func Open(path string, steps int64) (*Log, error) {
 		f.Close()
 		return nil, fmt.Errorf("metrics: %s: %w", path, err)
 	}
-	return &Log{f, path, nil, lastTests{false: lastOf(past.Tests), true: lastOf(past.Validations)}}, nil
+	return &Log{f, nil, lastTests{false: lastOf(past.Tests), true: lastOf(past.Validations)}}, nil
 }
 
 // Read reads a file that a run may be writing to: a last line without its end is left out.
@@ -77,8 +74,7 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		case whole && wrong == nil, cut && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
 			return past, end, nil
 		default:
-			return h, end, fmt.Errorf("line %d: %w; it is damaged or of something else than a run: move "+
-				"it away",
+			return h, end, fmt.Errorf("line %d: %w; it is damaged or not of a run: move it away",
 				number, wrong)
 		}
 	}
@@ -99,7 +95,7 @@ func (l *Log) Test(t Test) error {
 func (l *Log) append(what any) error {
 	text, err := json.Marshal(what) // which refuses numbers that are not finite
 	if err != nil {
-		return fmt.Errorf("metrics: %s: %w", l.path, err)
+		return fmt.Errorf("metrics: %s: %w", l.file.Name(), err)
 	}
 	l.pending = append(append(l.pending, text...), '\n')
 	return l.flush()

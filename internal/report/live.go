@@ -121,7 +121,8 @@ func (l *Live) allowsHost(host string) bool {
 
 func (l *Live) servePage(w http.ResponseWriter) {
 	l.mu.Lock()
-	text, err := document(payload{View: l.view, History: newColumns(l.past), Live: "events?after=" + l.now().String()})
+	text, err := document(payload{View: l.view, History: newColumns(l.past),
+		Live: fmt.Sprintf("events?after=%v", l.now())})
 	l.mu.Unlock()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

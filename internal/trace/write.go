@@ -36,7 +36,8 @@ func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 		return fmt.Errorf("trace: %d names for %d workers; want one for each", len(workers), t.Workers)
 	}
 	records := names(pid, "penstock", workers)
-	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
+	reduces := func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }
+	if slices.ContainsFunc(t.Events, reduces) {
 		records = append(records, names(pidReductions, "penstock, gradient reductions", workers)...)
 	}
 	events := slices.Clone(t.Events)
@@ -66,10 +67,7 @@ func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 		}
 	}
 	fmt.Fprintln(out, "]}")
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("trace: %w", err)
-	}
-	return nil
+	return out.Flush()
 }
 
 // record is one trace event of any type. Fields that a type does not have are absent.
@@ -123,27 +121,23 @@ func (m micros) MarshalJSON() ([]byte, error) {
 func names(pid int, process string, workers []string) []record {
 	out := []record{{Phase: "M", Pid: pid, Name: "process_name", Args: &args{Name: process}}}
 	for w, name := range workers {
-		out = append(out, record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_name",
-			Args: &args{Name: name}},
+		out = append(out,
+			record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_name", Args: &args{Name: name}},
 			record{Phase: "M", Pid: pid, Tid: tid(w), Name: "thread_sort_index", Args: &args{SortIndex: &w}})
 	}
 	return out
 }
 
-// complete returns the slice of an event.
+// complete returns the slice of an event. Viewers filter and colour by its category.
 func complete(e schedule.Event) record {
 	a := e.Action
-	category := a.Kind.String() // what viewers filter and colour by
-	if a.Kind.Transfer() {
-		category = "transfer"
-	}
-	r := record{
-		Phase: "X", Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
-		Dur:  new(micros(e.End - e.Start)),
-		Name: a.Words(), Cat: category,
-		Args: &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live},
-	}
-	if a.Kind == schedule.Reduce { // of all micro-batches
+	r := record{Phase: "X", Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
+		Dur: new(micros(e.End - e.Start)), Name: a.Words(), Cat: a.Kind.String(),
+		Args: &args{Action: a.String(), Stage: &a.Stage, MicroBatch: &a.MicroBatch, Live: e.Live}}
+	switch {
+	case a.Kind.Transfer():
+		r.Cat = "transfer"
+	case a.Kind == schedule.Reduce: // of all micro-batches
 		r.Pid, r.Args.MicroBatch = pidReductions, nil
 	}
 	return r
