@@ -39,7 +39,7 @@ func moving(fail func(layer int, when string)) *nn.Sequential {
 			return engine.Attach(c.Ctx, []*torch.Tensor{y}, []*torch.Tensor{c.Detach(y)},
 				breaking{func() { fail(i, "backward") }})[0]
 		}
-		m.Add(fmt.Sprint("norm", i), nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: i == 1}))
+		m.Add(fmt.Sprint("norm", i), nn.NewBatchNorm1d(4, nn.BatchNormConfig{}))
 		m.Add(fmt.Sprint("linear", i), nn.NewLinear(4, 4))
 		m.Add(fmt.Sprint("counting", i), l)
 	}

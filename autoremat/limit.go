@@ -24,7 +24,7 @@ func (m *Module) bind(device torch.Device) error {
 	case limit == 0 && account.Limit > 0:
 		limit = account.Limit
 	case limit == 0:
-		free, err := system.AvailableMemory()
+		free, err := system.AvailableMemory("/")
 		if err != nil {
 			return fmt.Errorf("autoremat: there is no limit, and what is free is unknown: %w; set "+
 				"Config.Limit", err)

@@ -47,7 +47,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		n.inputs = append(n.inputs, c.Keep(c.Detach(x)).SetRequiresGrad(x.RequiresGrad()))
 		n.changes = append(n.changes, x.Changes())
 	}
-	batch := pipe.Batch{Within: c.Fork(c.Ctx, nn.Fork{})}
+	batch := pipe.Batch{Within: c.Fork(c.Ctx, nn.Config{})}
 	for _, k := range index {
 		batch.Input = append(batch.Input, pipe.NoChunk(n.inputs[k])...)
 	}

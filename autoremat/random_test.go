@@ -43,7 +43,7 @@ func (m *network) grow(i, k int) {
 	case 0:
 		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}}))
 	case 1:
-		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
+		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{}))
 	case 2:
 		m.add(nn.NewDropout(0.4))
 	case 3:

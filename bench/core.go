@@ -18,8 +18,7 @@ func (b *bench) measureCore(ctx context.Context) error {
 		return err
 	}
 	x := row{What: "overhead of a cell, us", Value: spreadOf(byRound(piped, plain, minus)), Goal: 10,
-		AtMost:     true,
-		Conditions: fmt.Sprintf("pipe %.1f, plain loop %.1f us", median(piped), median(plain))}
+		AtMost: true, Conditions: fmt.Sprintf("pipe %.1f, plain loop %.1f us", median(piped), median(plain))}
 	c, err := b.startPython(ctx, "torchgpipe/bench.py")
 	if err == nil && b.device.Kind == torch.KindCPU {
 		a, err := c.ask(map[string]any{"cell": map[string]int{"stages": cellStages, "chunks": cellChunks,
@@ -65,8 +64,8 @@ func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, p
 	data := torch.NewCtx(torch.Options{Device: device, Threads: 1, Seed: 7})
 	defer data.Close()
 	rows := func(n int64) *torch.Tensor { return normal(data, []int64{n, cellWidth}) }
-	all := pipe.Batch{Input: pipe.Rows(rows(cellRows * cellChunks)),
-		Target: pipe.Rows(rows(cellRows * cellChunks))}
+	const together = cellRows * cellChunks
+	all := pipe.Batch{Input: pipe.Rows(rows(together)), Target: pipe.Rows(rows(together))}
 	input, target, gradient := rows(cellRows), rows(cellRows), rows(cellRows)
 	hidden, one := rows(cellRows).SetRequiresGrad(true), data.Ones(torch.Float32)
 
@@ -79,11 +78,11 @@ func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, p
 	plain := func() {
 		// Forward of both stages and the loss; nothing is kept.
 		loop.SetGrad(false)
-		loop.MSE(stage(1, stage(0, input)), target, torch.ReduceMean)
+		loop.Op("aten::mse_loss", stage(1, stage(0, input)), target, torch.ReduceMean)
 		loop.Close()
 		// Recomputation and backward, the last stage first.
 		loop.SetGrad(true)
-		backward(loop.MSE(stage(1, hidden), target, torch.ReduceMean), one)
+		backward(loop.Op("aten::mse_loss", stage(1, hidden), target, torch.ReduceMean), one)
 		hidden.SetGradOf(nil)
 		backward(stage(0, input), gradient)
 		loop.Close()

@@ -30,7 +30,7 @@ func describeMachine() machine {
 	_, name, _ := strings.Cut(string(text), "model name")
 	name, _, _ = strings.Cut(name, "\n")
 	return machine{CPU: cmp.Or(strings.Trim(name, "\t :"), runtime.GOARCH), Cores: runtime.NumCPU(),
-		Torch: torch.Version(), BLAS: system.BLASCore(), Go: runtime.Version()}
+		Torch: torch.Version(), BLAS: system.KernelNames()["BLAS"], Go: runtime.Version()}
 }
 
 // othersTime returns the processor time of other processes. Children are not others once they have

@@ -41,10 +41,8 @@ var parts = map[string]func(*bench, context.Context) error{
 
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds and fewer models; noisier")
-	only := flag.String("only", "core,memory,plain,processes,torchgpipe",
-		"parts to measure, separated by commas")
-	on := flag.String("devices", "cpu:0", "the device of the parts core, limits, memory and plain, such as "+
-		"cuda:0")
+	only := flag.String("only", "core,memory,plain,processes,torchgpipe", "parts to measure")
+	on := flag.String("devices", "cpu:0", "the device of core, limits, memory and plain, such as cuda:0")
 	trial := flag.Bool("trial", false, "measure as on a GPU, with small models")
 	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")
 	format := flag.String("format", "text", "text or json")
@@ -82,8 +80,7 @@ func (b *bench) run(ctx context.Context, chosen []string, format string, w io.Wr
 	for _, part := range chosen {
 		measure := parts[part]
 		if measure == nil {
-			return fmt.Errorf("--only: there is no part %q; want some of %v", part,
-				slices.Sorted(maps.Keys(parts)))
+			return fmt.Errorf("--only: no part %q; want some of %v", part, slices.Sorted(maps.Keys(parts)))
 		}
 		fmt.Fprintln(os.Stderr, "bench:", part)
 		var err error

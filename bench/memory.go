@@ -49,8 +49,8 @@ func (b *bench) measureMemory(ctx context.Context) error {
 			}
 		}
 	}
-	b.add(row{What: "our predicted to measured peak, bytes", Value: spreadOf(apart),
-		AtMost: true, Conditions: fmt.Sprintf("of %d plans", len(apart))})
+	b.add(row{What: "our predicted to measured peak, bytes", Value: spreadOf(apart), AtMost: true,
+		Conditions: fmt.Sprintf("of %d plans", len(apart))})
 	return nil
 }
 

@@ -32,9 +32,8 @@ type LoaderConfig struct {
 	Seed      uint64 // of the order and the augmentation
 	// Shuffle delivers in the order of Permutation, a new one each epoch; otherwise it is the data
 	// set's
-	Shuffle  bool
-	DropLast bool    // leave out an epoch's last batch if it is short
-	Augment  Augment // of images
+	Shuffle bool
+	Augment Augment // of images
 
 	// Prefetch is how many batches are prepared ahead in the background. 0 means none: Next
 	// prepares a batch itself. It changes no batch.
@@ -70,7 +69,7 @@ type produced struct {
 }
 
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
-// not valid or leaves no batch in an epoch.
+// not valid or the set has no samples.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	l := &Loader{set: set, config: c, done: make(chan struct{})}
 	l.position.Store(&c.Start)
@@ -80,10 +79,6 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	case err != nil:
 	case set.Len() == 0:
 		err = errors.New("there are no samples; want a set with at least one")
-	case l.Batches() == 0:
-		err = &ConfigError{Field: "BatchSize", Value: c.BatchSize,
-			Problem: fmt.Sprintf("%d samples make no whole batch", set.Len()),
-			Remedy:  "want smaller batches, or DropLast off"}
 	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > l.Batches():
 		err = &ConfigError{Field: "Start", Value: c.Start,
 			Problem: "the position is of another data set or batch size",
@@ -149,16 +144,10 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 // prefetched.
 func (l *Loader) Position() Position { return *l.position.Load() }
 
-// Batches returns the number of batches in an epoch.
-func (l *Loader) Batches() int {
-	n := l.set.Len() + l.config.BatchSize - 1
-	if l.config.DropLast {
-		n = l.set.Len()
-	}
-	return n / l.config.BatchSize
-}
+// Batches returns the number of batches in an epoch. The last may be short.
+func (l *Loader) Batches() int { return (l.set.Len() + l.config.BatchSize - 1) / l.config.BatchSize }
 
-// LastBatch returns the rows of an epoch's last batch, which has fewer than the others if it is short.
+// LastBatch returns the rows of an epoch's last batch.
 func (l *Loader) LastBatch() int {
 	return min(l.config.BatchSize, l.set.Len()-(l.Batches()-1)*l.config.BatchSize)
 }

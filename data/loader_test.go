@@ -90,8 +90,7 @@ func TestEpochs(t *testing.T) {
 		epoch  [][]int64
 	}{
 		{"a short last batch", data.LoaderConfig{BatchSize: 2}, [][]int64{{0, 1}, {2, 3}, {4}}},
-		{"without it", data.LoaderConfig{BatchSize: 2, DropLast: true}, [][]int64{{0, 1}, {2, 3}}},
-		{"batches that divide", data.LoaderConfig{BatchSize: 5, DropLast: true}, [][]int64{{0, 1, 2, 3, 4}}},
+		{"batches that divide", data.LoaderConfig{BatchSize: 5}, [][]int64{{0, 1, 2, 3, 4}}},
 		{"a batch larger than the set", data.LoaderConfig{BatchSize: 9}, [][]int64{{0, 1, 2, 3, 4}}},
 	}
 	for _, test := range tests {
@@ -130,7 +129,6 @@ func TestResume(t *testing.T) {
 			BatchSize: rapid.IntRange(1, set.n).Draw(r, "batch size"),
 			Seed:      rapid.Uint64().Draw(r, "seed"),
 			Shuffle:   rapid.Bool().Draw(r, "shuffle"),
-			DropLast:  rapid.Bool().Draw(r, "drop last"),
 			Prefetch:  rapid.IntRange(0, 3).Draw(r, "prefetch"),
 		}
 		first := newLoader(t, set, c)
@@ -200,7 +198,6 @@ func TestNewLoaderRefuses(t *testing.T) {
 		{5, data.LoaderConfig{BatchSize: -1}, "BatchSize is -1"},
 		{5, data.LoaderConfig{BatchSize: 1, Prefetch: -1}, "Prefetch is -1"},
 		{0, data.LoaderConfig{BatchSize: 1}, "there are no samples"},
-		{5, data.LoaderConfig{BatchSize: 6, DropLast: true}, "BatchSize is 6: 5 samples make no whole batch"},
 		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: 4}},
 			"Start is {0 4}: the position is of another data set or batch size; want a batch from 0 to 3"},
 		{5, data.LoaderConfig{BatchSize: 2, Start: data.Position{Batch: -1}}, "Start is {0 -1}"},

@@ -23,28 +23,18 @@ type Options struct {
 	// that are not read from images ignore them.
 	Mean, Std []float32
 
-	// Size is the height and width that pictures are resized to. 0 means 224.
-	Size int
+	Size       int // height and width that pictures are resized to; 0 means 224
+	Channels   int // 3 for pictures in colour, 1 for their brightness; 0 means 3
+	Classes    int // of npy and tokens; 0 means one more than the greatest that is in the files
+	TokenBytes int // width of a token in a file, 2 or 4; 0 means 2
 
-	// Channels is 3 for pictures in colour, 1 for their brightness. 0 means 3.
-	Channels int
-
-	// Classes is how many classes npy and tokens have. 0 means one more than the greatest that is in
-	// the files.
-	Classes int
-
-	// TokenBytes is the width of a token in a file, 2 or 4. 0 means 2.
-	TokenBytes int
-
-	// CSV says how files of rows are read.
-	CSV CSV
+	CSV CSV // how files of rows are read
 
 	// Augment is how images to train with are changed. Open checks it against the set, and it is
 	// for the caller to give to the Loader.
 	Augment Augment
 
-	// Window is the length of a sample of text in bytes, or in tokens. 0 means 128.
-	Window int
+	Window int // length of a sample of text in bytes, or in tokens; 0 means 128
 
 	// Tokenizer is where the tokenizer is that makes tokens of text, as tokenizer.Open takes it. ""
 	// leaves the text's bytes.
@@ -63,8 +53,7 @@ type Options struct {
 	// is none.
 	TrainedOn *Info
 
-	// Synthetic describes the set named synthetic.
-	Synthetic Synthetic
+	Synthetic Synthetic // the set named synthetic
 }
 
 // normal returns the mean and the deviation to use in place of a set's own.
@@ -76,18 +65,6 @@ func (o Options) normal(mean, std []float32) ([]float32, []float32) {
 		std = o.Std
 	}
 	return mean, std
-}
-
-// asTrained completes options by TrainedOn, and by the usual window.
-func (o Options) asTrained() Options {
-	o.Window = cmp.Or(o.Window, 128)
-	t := o.TrainedOn
-	if t == nil {
-		return o
-	}
-	o.Mean, o.Std = o.normal(t.Mean, t.Std)
-	o.CSV.Task = cmp.Or(o.CSV.Task, t.Task())
-	return o
 }
 
 // set is a data set that Open knows.
@@ -151,8 +128,12 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	paths, err := s.list(directory)
+	if o.Window = cmp.Or(o.Window, 128); o.TrainedOn != nil {
+		o.Mean, o.Std = o.normal(o.TrainedOn.Mean, o.TrainedOn.Std)
+		o.CSV.Task = cmp.Or(o.CSV.Task, o.TrainedOn.Task())
+	}
 	if err == nil {
-		train, test, err = s.open(paths, o.asTrained())
+		train, test, err = s.open(paths, o)
 	}
 	if err == nil {
 		err = o.Augment.check(train)

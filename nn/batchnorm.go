@@ -20,17 +20,8 @@ type BatchNorm struct {
 	RunningMean, RunningVar *Param // [channels]; nil with NoRunningStats
 	NumBatchesTracked       *Param // int64 scalar: micro-batches seen in training; nil with NoRunningStats
 
-	dims    []int // what the input may have
-	o       BatchNormConfig
-	tracked tracked
-}
-
-// tracked is the value of NumBatchesTracked, so that the host need not wait for a GPU to read it. It
-// holds for one tensor as long as nobody else has changed that.
-type tracked struct {
-	tensor  *torch.Tensor
-	changes int64
-	batches int64
+	dims []int // what the input may have
+	o    BatchNormConfig
 }
 
 // BatchNormConfig configures a BatchNorm. The zero value is eps 1e-5, momentum 0.1, with weight and
@@ -38,9 +29,7 @@ type tracked struct {
 type BatchNormConfig struct {
 	Eps      float64 // added to the variance; 0 is 1e-5
 	Momentum float64 // running = (1 - momentum) * running + momentum * batch; 0 is 0.1
-	// Cumulative makes running statistics the plain average over all micro-batches (PyTorch's
-	// momentum=None); Momentum is not used
-	Cumulative     bool
+
 	NoAffine       bool // no weight and bias
 	NoRunningStats bool // normalise by the batch in evaluation too
 }
@@ -71,40 +60,18 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	byBatch := c.Training || b.o.NoRunningStats
 	b.check(c, x, byBatch)
 	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
-	momentum := b.o.Momentum
 	switch {
 	case !c.Training || b.o.NoRunningStats:
 	case c.Recomputing:
 		mean, variance = nil, nil // the first forward has moved them
-	case c.deferred != nil:
+	case c.Deferred != nil:
 		mean, variance = nil, nil
-		c.deferred.observe(c, b, x)
+		c.Deferred.observe(c, b, x)
 	default:
-		momentum = b.share()
 		c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 1) })
-		b.counted()
 	}
-	return c.Op("aten::batch_norm", x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch, momentum,
-		b.o.Eps, true)
-}
-
-// share is the weight of the next micro-batch, or mini-batch, in the running statistics.
-func (b *BatchNorm) share() float64 {
-	if !b.o.Cumulative {
-		return b.o.Momentum
-	}
-	n := b.NumBatchesTracked.Tensor()
-	if b.tracked.tensor != n || b.tracked.changes != n.Changes() {
-		b.tracked = tracked{n, n.Changes(), torch.Item[int64](n)}
-	}
-	return 1 / float64(b.tracked.batches+1)
-}
-
-// counted notes that NumBatchesTracked is one more since share.
-func (b *BatchNorm) counted() {
-	if b.o.Cumulative {
-		b.tracked.changes, b.tracked.batches = b.tracked.tensor.Changes(), b.tracked.batches+1
-	}
+	return c.Op("aten::batch_norm", x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch,
+		b.o.Momentum, b.o.Eps, true)
 }
 
 // check refuses what libtorch would take and PyTorch does not. One value for each channel has no

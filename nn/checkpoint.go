@@ -45,7 +45,7 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			var ys []*torch.Tensor
 			OrRestore(l, func() {
 				ys = c.apply(l.Layer,
-					c.skips.copyIfNeeded(c, l.Layer, in[:len(xs):len(xs)]))
+					c.Skips.copyIfNeeded(c, l.Layer, in[:len(xs):len(xs)]))
 			})
 			return b.take(c, ys)
 		},
@@ -86,7 +86,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	again := *c // what the second run starts from
 	again.path = slices.Clone(c.path)
-	again.spans, again.trace = nil, false
+	again.spans, again.Spans = nil, false
 	again.Checkpointing, again.Recomputing = false, true
 
 	// A tensor that is given twice goes in once, so that the gradients of its uses are summed in
@@ -112,8 +112,8 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 		ended = true
 		return out
 	}, inputs, p.trained, c.shared()...)
-	if c.skips != nil {
-		c.skips.guard(inputs) // an output may be a view of one
+	if c.Skips != nil {
+		c.Skips.guard(inputs) // an output may be a view of one
 	}
 	for i, y := range first {
 		if k := slices.Index(first, y); k < i {
@@ -148,12 +148,12 @@ func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
 // inside runs a part with its own skips. Afterwards the context has its former skips again, also
 // when the part panics.
 func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
-	around := c.skips
-	c.skips = p.store()
-	c.skips.guard(xs)
+	around := c.Skips
+	c.Skips = p.store()
+	c.Skips.guard(xs)
 	defer func() {
-		c.skips.Free()
-		c.skips = around
+		c.Skips.Free()
+		c.Skips = around
 	}()
 	return p.run(c, xs)
 }

@@ -149,7 +149,7 @@ var checkpointedModels = []struct {
 	{"batch norm", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(wrap(nn.NewBatchNorm2d(3, nn.BatchNormConfig{})),
 			wrap(chain(nn.NewConv2d(3, 3, nn.Square(3), nn.ConvConfig{}), nn.NewBatchNorm2d(3,
-				nn.BatchNormConfig{Cumulative: true}), nn.NewReLUInPlace())))
+				nn.BatchNormConfig{}), nn.NewReLUInPlace())))
 	}, leaves([]int64{2, 3, 6, 6}), 9},
 	{"a bottleneck", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(wrap(nn.NewBottleneck(3, 2, 2)), wrap(nn.NewBottleneck(8, 2, 1)),
@@ -258,7 +258,7 @@ func TestCheckpointedObservesDeferredStatisticsOnce(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	run := func(wrap wrapper) map[string][]byte {
 		model := nn.NewSequential(wrap(chain(nn.NewBatchNorm1d(4, nn.BatchNormConfig{}),
-			wrap(nn.NewBatchNorm1d(4, nn.BatchNormConfig{Cumulative: true})))))
+			wrap(nn.NewBatchNorm1d(4, nn.BatchNormConfig{})))))
 		nn.Materialise(c, nn.State(model), 1)
 		defer nn.Free(model)
 		d := new(nn.Deferred)
@@ -487,7 +487,7 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 			model := nn.NewSequential(nn.NewSequential().Add("named", row.wrap(chain(nn.NewTanh(),
 				doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 					seen = append(seen, sight{c.Training, c.Checkpointing, c.Recomputing, c.Grad(),
-						c.MicroBatch, c.MicroBatches, c.Extras()["extra"].(int), c.Path()})
+						c.MicroBatch, c.MicroBatches, c.Extras["extra"].(int), c.Path()})
 					return c.Tanh(x)
 				})))))
 			cfg := row.cfg

@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -47,30 +46,18 @@ func (b *Base) declares(n *Base, deep bool) bool {
 // Outside of all modules, as in a training loop that calls a model's Forward, a layer without a parent
 // counts as a model. A Ctx runs one such model: a second one would have no name of its own.
 func (c *Ctx) mustRun(l Layer, deep bool) {
-	n, who := l.node(), any(c.running)
-	switch loss, ok := c.running.(*lossLayer); {
-	case c.running == nil && (deep || n.parent != nil || c.model == nil || c.model == n):
-		if c.model == nil && !deep {
-			c.model = n
-		}
-		return
-	case c.running == nil:
+	n := l.node()
+	switch {
+	case c.running != nil && c.running.node().declares(n, deep):
+	case c.running != nil:
+		c.fail("Run", nil, "%s is no declared child of %s, layer %q, which runs it; declare it with Child "+
+			"(embed nn.Base) where that is made, and run it with Run", typeOf(l), typeOf(c.running), c.Path())
+	case !deep && n.parent == nil && c.model != nil && c.model != n:
 		c.fail("Run", nil, "%s is no part of the model that this Ctx has run; run it under a name with "+
-			"RunNamed, or on another Ctx",
-			typeOf(l))
-	case c.running.node().declares(n, deep):
-		return
-	case ok:
-		who = cmp.Or(loss.loss, c.loss)
+			"RunNamed, or on another Ctx", typeOf(l))
+	case !deep && c.model == nil:
+		c.model = n
 	}
-	if m, ok := who.(Module); ok {
-		who = typeOf(m)
-	} else {
-		who = fmt.Sprintf("%T", who)
-	}
-	c.fail("Run", nil, "%s is no declared child of %s, layer %q, which runs it; declare it with Child "+
-		"(embed nn.Base) "+
-		"where that is made, and run it with Run", typeOf(l), who, c.Path())
 }
 
 // typeOf is the type of a module without the wrappers of this package.
@@ -86,6 +73,10 @@ func typeOf(m Module) string {
 		return "*nn." + w.kind
 	case *conv:
 		return "*nn." + w.kind
+	case *norm:
+		return "*nn." + w.kind
+	case *lossLayer:
+		return "the loss, which is no module"
 	}
 	return fmt.Sprintf("%T", m)
 }

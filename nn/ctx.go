@@ -11,9 +11,24 @@ import (
 // to one goroutine.
 type Ctx struct {
 	*torch.Ctx
+	Config
 
-	// Training says whether dropout drops and batch norm uses the batch.
-	Training bool
+	seed  uint64 // of the micro-batch
+	hash  uint64 // FNV-1a of path
+	path  []byte // full dotted name of the layer that runs
+	spans []span
+
+	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
+	model           *Base     // that was run outside of all modules; nil before the first
+	stashed, popped []SkipKey // by running
+	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all
+	// runs of a checkpoint
+	failed *string
+}
+
+// Config is what a layer may know of the run.
+type Config struct {
+	Training bool // dropout drops and batch norm uses the batch
 	// MicroBatch of MicroBatches is being run; 0 of 1 without a pipe.
 	MicroBatch, MicroBatches int
 	// Checkpointing says that this forward keeps no graph and that a recomputation will follow.
@@ -21,54 +36,29 @@ type Ctx struct {
 	// Recomputing says that this forward repeats an earlier one to rebuild its graph: running
 	// statistics must not move again.
 	Recomputing bool
-
-	seed  uint64
-	hash  uint64 // FNV-1a of path
-	path  []byte // full dotted name of the layer that runs
-	spans []span
-	trace bool
-
-	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
-	model           *Base     // that was run outside of all modules; nil before the first
-	stashed, popped []SkipKey // by running
-	skips           *SkipStore
-	deferred        *Deferred
-	extras          map[string]any
-	loss            Loss // computed by the layer of LossLayer, against targets
-	targets         []*torch.Tensor
-	// failed is the path of the layer whose recomputation panicked, shared by the contexts of all
-	// runs of a checkpoint
-	failed *string
-}
-
-// Config configures a Ctx.
-type Config struct {
-	Training      bool
-	MicroBatch    int
-	MicroBatches  int
-	Checkpointing bool
-	Recomputing   bool
-	Seed          uint64 // of the run and step; mixed with the micro-batch and the layer's name
-	Spans         bool   // record which layer recorded which autograd nodes; see LayerOf
+	Seed        uint64 // of the run and step; mixed with the micro-batch and the layer's name
+	Spans       bool   // record which layer recorded which autograd nodes; see LayerOf
 
 	// Skips is for a forward of a part of a model. Nil: the outermost Sequential makes its own.
 	Skips *SkipStore
 	// Deferred gathers the statistics of a mini-batch's BatchNorms. Nil moves them with each
 	// micro-batch.
 	Deferred *Deferred
-	Extras   map[string]any  // what is no tensor; see Ctx.Extras
-	Loss     Loss            // what LossLayer computes; nil where no loss is run
-	Target   []*torch.Tensor // of the micro-batch, for Loss
+	// Extras are the run's values that are no tensors, by name: a length, a mode, a table. They come
+	// with a batch (pipe.Batch.Extras) and go as they are to every layer and micro-batch:
+	//
+	//	width, ok := c.Extras["width"].(int)
+	//
+	// Layers on several goroutines read them at the same time: nobody changes them meanwhile.
+	Extras map[string]any
+	Loss   Loss            // what LossLayer computes; nil where no loss is run
+	Target []*torch.Tensor // of the micro-batch, for Loss
 }
 
 // NewCtx wraps a torch.Ctx, which the caller still owns.
 func NewCtx(t *torch.Ctx, o Config) *Ctx {
-	return &Ctx{
-		Ctx: t, Training: o.Training, MicroBatch: o.MicroBatch, MicroBatches: max(o.MicroBatches, 1),
-		Checkpointing: o.Checkpointing, Recomputing: o.Recomputing,
-		seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset, trace: o.Spans,
-		skips: o.Skips, deferred: o.Deferred, extras: o.Extras, loss: o.Loss, targets: o.Target,
-	}
+	o.MicroBatches = max(o.MicroBatches, 1)
+	return &Ctx{Ctx: t, Config: o, seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset}
 }
 
 // Path is the full dotted name of the layer that is running, or that panicked: in forward, or when
@@ -79,14 +69,6 @@ func (c *Ctx) Path() string {
 	}
 	return string(c.path)
 }
-
-// Extras are the run's values that are no tensors, by name: a length, a mode, a table. They come with a
-// batch (pipe.Batch.Extras) and go as they are to every layer and micro-batch:
-//
-//	width, ok := c.Extras()["width"].(int)
-//
-// Layers on several goroutines read them at the same time: nobody changes them while a run uses them.
-func (c *Ctx) Extras() map[string]any { return c.extras }
 
 // span says that a layer recorded the autograd nodes with sequence numbers from <= n < to.
 type span struct {
@@ -148,12 +130,12 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.write(l.Name)
 	c.SetSeed(torch.Mix(c.seed, c.hash))
 	var from uint64
-	if c.trace {
-		from = torch.Sequence()
+	if c.Spans {
+		from = engine.Sequence()
 	}
 	in := xs
-	if c.skips != nil {
-		in = c.skips.copyIfNeeded(c, l.Layer, xs)
+	if c.Skips != nil {
+		in = c.Skips.copyIfNeeded(c, l.Layer, xs)
 	}
 	training := c.Training
 	c.Training = training && !l.node().eval
@@ -166,12 +148,12 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	ys = c.denseOutputs(given, ys)
 	c.kept()
-	if c.trace {
+	if c.Spans {
 		name := l.Name
 		if length > 0 {
 			name = string(c.path)
 		}
-		c.spans = append(c.spans, span{name, from, torch.Sequence()})
+		c.spans = append(c.spans, span{name, from, engine.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash
@@ -214,24 +196,18 @@ func hashOn(h uint64, s string) uint64 {
 	return h
 }
 
-// Fork configures a fork of a context. Flags are added to the context's.
-type Fork struct {
-	Checkpointing, Recomputing bool
-	Spans                      bool
-	Skips                      *SkipStore // of the layers that will run
-}
-
 // Fork is a context for running the layers of the module that runs, at once or inside of Backward:
-// on t, with c's place in the model, seed, extras and statistics. It does not change with c
+// on t, with c's place in the model, seed, extras and statistics. Checkpointing and Recomputing of o are
+// added to c's, Spans and Skips take their place. It does not change with c
 // afterwards. Wrappers that run layers when they choose use it to be transparent; see FailedAt.
-func (c *Ctx) Fork(t *torch.Ctx, f Fork) *Ctx {
+func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
 	if c.failed == nil {
 		c.failed = new(string)
 	}
 	n := *c
-	n.Ctx, n.path = t, slices.Clone(c.path)
-	n.spans, n.trace, n.skips = nil, f.Spans, f.Skips
-	n.Checkpointing, n.Recomputing = c.Checkpointing || f.Checkpointing, c.Recomputing || f.Recomputing
+	n.Ctx, n.path, n.spans = t, slices.Clone(c.path), nil
+	n.Spans, n.Skips = o.Spans, o.Skips
+	n.Checkpointing, n.Recomputing = c.Checkpointing || o.Checkpointing, c.Recomputing || o.Recomputing
 	return &n
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -110,7 +111,7 @@ func TestSpansNestAndNameTheInnermostLayer(t *testing.T) {
 	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewSigmoid(),
 		nn.NewTanh())).Add("none", nn.NewIdentity())
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
-	start := torch.Sequence()
+	start := engine.Sequence()
 	s.Forward(c, x)
 	for i, want := range []string{"a", "b.0", "b.1", ""} {
 		if layer := c.LayerOf(start + uint64(i)); layer != want {
@@ -344,7 +345,7 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 	}{
 		"Linear": {nn.NewLinear(6, 3), rows, half},
 		"Conv2d": {nn.NewConv2d(2, 3, nn.Square(3), nn.ConvConfig{}), image, half},
-		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: true}),
+		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{}),
 			image, half},
 		"BatchNorm without parameters": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true,
 			NoRunningStats: true}), image, half},

@@ -85,16 +85,13 @@ func (d *Deferred) Commit(c *Ctx) {
 		}
 		for _, b := range d.layers {
 			m := d.of[b]
-			share := b.share()
+			share := b.o.Momentum
 			move(b.NumBatchesTracked, c.AddInt_(c.Clone(b.NumBatchesTracked.Tensor()), 1))
 			move(b.RunningMean, b.RunningMean.towards(c, m.mean, share))
 			move(b.RunningVar, b.RunningVar.towards(c, c.MulScalar(m.sum, 1/(m.count-1)), share))
 		}
 		for i := range from {
 			c.Copy_(to[i], from[i])
-		}
-		for _, b := range d.layers {
-			b.counted()
 		}
 	})
 	d.Free()

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -155,24 +154,22 @@ func running(b *nn.BatchNorm) []float32 {
 // torchgpipe's first release moved the running statistics of a checkpointed layer twice for each
 // micro-batch, in the forward and in the recomputation.
 func TestRecomputationRepeatsTheBitsAndMovesNothing(t *testing.T) {
-	for _, cumulative := range []bool{false, true} {
-		c := torchtest.New(t, torch.Options{Grad: true})
-		b := nn.NewBatchNorm2d(3, nn.BatchNormConfig{Cumulative: cumulative})
-		nn.Materialise(c, nn.State(b), 1)
-		first := runBatchNorm(c, b, nn.Config{Training: true})
-		moved := running(b)
-		if moved[6] != 1 || moved[0] == 0 || moved[3] == 1 {
-			t.Errorf("after one micro-batch the running statistics are %v", moved)
-		}
-		again := runBatchNorm(c, b, nn.Config{Training: true, Recomputing: true})
-		if !first.equal(again) {
-			t.Error("the recomputation gave other bits")
-		}
-		if !slices.Equal(running(b), moved) {
-			t.Errorf("the recomputation moved the running statistics from %v to %v", moved, running(b))
-		}
-		nn.Free(b)
+	c := torchtest.New(t, torch.Options{Grad: true})
+	b := nn.NewBatchNorm2d(3, nn.BatchNormConfig{})
+	nn.Materialise(c, nn.State(b), 1)
+	first := runBatchNorm(c, b, nn.Config{Training: true})
+	moved := running(b)
+	if moved[6] != 1 || moved[0] == 0 || moved[3] == 1 {
+		t.Errorf("after one micro-batch the running statistics are %v", moved)
 	}
+	again := runBatchNorm(c, b, nn.Config{Training: true, Recomputing: true})
+	if !first.equal(again) {
+		t.Error("the recomputation gave other bits")
+	}
+	if !slices.Equal(running(b), moved) {
+		t.Errorf("the recomputation moved the running statistics from %v to %v", moved, running(b))
+	}
+	nn.Free(b)
 }
 
 func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
@@ -183,7 +180,6 @@ func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
 	}{
 		{"the default momentum is 0.1", nn.BatchNormConfig{}, []float64{0.1, 0.49, 1.441}},
 		{"a momentum", nn.BatchNormConfig{Momentum: 0.5}, []float64{0.5, 2.25, 6.125}},
-		{"a plain average", nn.BatchNormConfig{Cumulative: true}, []float64{1, 2.5, 5}},
 	} {
 		c := torchtest.New(t, torch.Options{Grad: true})
 		b := nn.NewBatchNorm1d(1, row.o)
@@ -202,52 +198,6 @@ func TestRunningStatisticsMoveOncePerMicroBatch(t *testing.T) {
 			t.Errorf("%s: a running statistic is part of the graph", row.reason)
 		}
 		nn.Free(b)
-	}
-}
-
-// The plain average goes by NumBatchesTracked, whoever has changed it: a failure that restores it, a
-// loaded state, an operator, a deferred mini-batch.
-func TestPlainAverageFollowsTheCount(t *testing.T) {
-	c := torchtest.New(t, torch.Options{Grad: true})
-	b := nn.NewBatchNorm1d(1, nn.BatchNormConfig{Cumulative: true})
-	nn.Materialise(c, nn.State(b), 1)
-	defer nn.Free(b)
-	forward := func(deferred *nn.Deferred) {
-		b.Forward(nn.NewCtx(c, nn.Config{Training: true, Deferred: deferred}), torch.From(c, []float32{0,
-			2}, 2, 1))
-	}
-	for i, row := range []struct {
-		change  func()
-		batches int64 // after the change
-	}{
-		{func() {}, 0},
-		{func() {}, 1},
-		{func() {
-			_ = torch.Try(func() {
-				nn.OrRestore(b,
-					func() { forward(nil); panic(&torch.Error{}) })
-			})
-		}, 2},
-		{func() {
-			must.Do(t, torch.SetBytes(b.NumBatchesTracked.Tensor(), []byte{9, 0, 0, 0, 0, 0, 0, 0}))
-		}, 9},
-		{func() {
-			d := new(nn.Deferred)
-			forward(d)
-			forward(d)
-			d.Commit(nn.NewCtx(c, nn.Config{}))
-		}, 11},
-		{func() { c.NoGrad(func() { c.AddInt_(b.NumBatchesTracked.Tensor(), 5) }) }, 17},
-		{func() { b.NumBatchesTracked.SetTensor(c.Keep(torch.Scalar[int64](c, 3))) }, 3},
-	} {
-		row.change()
-		c.NoGrad(func() { c.Zero_(b.RunningMean.Tensor()) })
-		forward(nil)
-		if got, want := torch.Item[float32](b.RunningMean.Tensor()),
-			1/float32(row.batches+1); math.Abs(float64(got-want)) > 1e-6 {
-			t.Errorf("%d: a batch of mean 1 after %d moved a running mean of 0 to %v, want %v", i,
-				row.batches, got, want)
-		}
 	}
 }
 

@@ -43,7 +43,7 @@ func (l *tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor 
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	both := slices.Concat(outputs, targets)
 	running := c.running
-	c.running = c.moduleOf(l)
+	c.running = moduleOf(l)
 	var loss *torch.Tensor
 	if t, ok := l.(*tupleLoss); ok {
 		loss = t.forward(c, outputs, targets)
@@ -56,7 +56,7 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 		loss = l.Forward(c, outputs[0], targets[0])
 	}
 	c.running = running
-	if loss == nil || loss.Freed() || loss.Dims() != 0 {
+	if loss == nil || loss.Freed() || len(loss.Shape()) != 0 {
 		c.fail("loss", both, "a loss must be a number, a tensor without dimensions; it is %v", loss)
 	}
 	return loss
@@ -64,7 +64,7 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 
 // moduleOf returns the module that runs while a loss is computed: the loss itself if it embeds
 // Base, otherwise a module without children.
-func (c *Ctx) moduleOf(l Loss) Module {
+func moduleOf(l Loss) Module {
 	inner := any(l)
 	if t, ok := l.(*tupleLoss); ok {
 		inner = t.reducing
@@ -72,15 +72,7 @@ func (c *Ctx) moduleOf(l Loss) Module {
 	if m, ok := inner.(Module); ok {
 		return m
 	}
-	switch m := c.running.(type) {
-	case *lossLayer:
-		return m
-	case *tuple:
-		if layer, ok := m.Module.(*lossLayer); ok { // that of LossLayer, which computes c.loss
-			return layer
-		}
-	}
-	return &lossLayer{loss: l}
+	return &lossLayer{}
 }
 
 // LossLayer returns the layer "loss", which computes the loss of a context (Config.Loss) from what
@@ -91,12 +83,9 @@ func LossLayer() NamedLayer {
 	return NamedLayer{Name: "loss", Layer: Tuple(l, l.forward)}
 }
 
-// lossLayer is the layer of LossLayer. With loss set it stands for a loss that is no module.
-type lossLayer struct {
-	Base
-	loss Loss
-}
+// lossLayer is the layer of LossLayer. It also stands for a loss that is no module.
+type lossLayer struct{ Base }
 
 func (l *lossLayer) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	return []*torch.Tensor{RunLoss(c, c.loss, xs, c.targets)}
+	return []*torch.Tensor{RunLoss(c, c.Loss, xs, c.Target)}
 }

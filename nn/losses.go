@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
@@ -75,7 +77,7 @@ func (l *operatorLoss) Reduction() torch.Reduction {
 // Forward is the operator, and of classes on CUDA the operator on rows [M, C].
 func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	both := []*torch.Tensor{output, target}
-	if !l.classes && !output.SameShape(target) {
+	if !l.classes && !slices.Equal(output.Shape(), target.Shape()) {
 		c.fail(l.operator, both, "output and target must have one shape; reshape the target")
 	}
 	if !l.Sum && output.Numel() == 0 {

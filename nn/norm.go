@@ -21,42 +21,48 @@ type NormConfig struct {
 	NoAffine bool    // no weight and bias
 }
 
-// layerNorm normalises over the last dimensions to mean 0 and variance 1, then scales and shifts
-// each element (Ba, Kiros and Hinton 2016).
-type layerNorm struct {
+// norm is a LayerNorm or a GroupNorm.
+type norm struct {
 	Base
-	Weight, Bias *Param // of the normalised shape; nil with NoAffine
+	Weight, Bias *Param // nil with NoAffine
 
-	shape []int64
-	eps   float64
+	kind, operator string
+	over           any // the shape that is normalised, or the number of groups
+	eps            float64
+	check          func(c *Ctx, x *torch.Tensor) // nil for what libtorch checks
 }
 
-// NewLayerNorm makes a LayerNorm over the last len(shape) dimensions, which must have these sizes.
-func NewLayerNorm(shape []int64, o NormConfig) Layer {
-	l := &layerNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 1e-5)}
-	l.Weight, l.Bias = l.affine(o.NoAffine, l.shape...)
-	return l
-}
-
-// Forward is aten::layer_norm. Under autocast, with a weight, it normalises in the weight's type
+// Forward is the operator. Under autocast, with a weight, it normalises in the weight's type
 // and gives that, as the other norms do.
-func (l *layerNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *norm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	if l.check != nil {
+		l.check(c, x)
+	}
 	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
-		return c.Op("aten::layer_norm", x, l.shape, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
+		return c.Op(l.operator, x, l.over, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
+}
+
+// NewLayerNorm makes a layer that normalises over the last len(shape) dimensions, which must have these
+// sizes, to mean 0 and variance 1, then scales and shifts each element (Ba, Kiros and Hinton 2016).
+func NewLayerNorm(shape []int64, o NormConfig) Layer {
+	l := &norm{kind: "LayerNorm", operator: "aten::layer_norm", over: slices.Clone(shape),
+		eps: cmp.Or(o.Eps, 1e-5)}
+	l.Weight, l.Bias = l.affine(o.NoAffine, shape...)
+	return l
 }
 
 // precisely runs a norm on x in the type of its weight. What comes of a product under autocast is
 // bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
 // these norms in float32.
 func (c *Ctx) precisely(x *torch.Tensor, weight *Param,
-	norm func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
+	run func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
 	if c.Autocast() == torch.AutocastOff || weight == nil || x.DType() == weight.DType() {
-		return norm(x)
+		return run(x)
 	}
 	precise := c.To(x, weight.DType())
 	defer precise.Free() // where the graph does not keep it
-	return norm(precise)
+	return run(precise)
 }
 
 // rmsNorm divides by the root of the mean square over the last dimensions, then scales each element
@@ -105,37 +111,23 @@ func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	})
 }
 
-// groupNorm normalises groups of channels of each sample to mean 0 and variance 1, then scales and
-// shifts each channel: [N, channels, ...] to the same (Wu and He 2018). It does the same in training
-// and evaluation and knows no other samples, so micro-batches change nothing.
-type groupNorm struct {
-	Base
-	Weight, Bias *Param // [channels]; nil with NoAffine
-
-	groups, channels int64
-	eps              float64
-}
-
-// NewGroupNorm makes a GroupNorm. The groups must divide the channels.
+// NewGroupNorm makes a layer that normalises groups of channels of each sample to mean 0 and variance 1,
+// then scales and shifts each channel: [N, channels, ...] to the same (Wu and He 2018). The groups must
+// divide the channels. It does the same in training and evaluation and knows no other samples, so
+// micro-batches change nothing.
 func NewGroupNorm(groups, channels int64, o NormConfig) Layer {
-	l := &groupNorm{groups: groups, channels: channels, eps: cmp.Or(o.Eps, 1e-5)}
+	l := &norm{kind: "groupNorm", operator: "aten::group_norm", over: groups, eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
-	return l
-}
-
-// Forward is aten::group_norm. A group of one value has no variance and is refused: the result would
-// be zero, whatever the input.
-func (l *groupNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	shape := x.Shape()
-	switch {
-	case len(shape) < 2 || shape[1] != l.channels:
-		c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, ...]", l.channels)
-	case shape[0] > 0 && x.Numel() == shape[0]*l.groups:
-		c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample")
+	l.check = func(c *Ctx, x *torch.Tensor) {
+		shape := x.Shape()
+		switch {
+		case len(shape) < 2 || shape[1] != channels:
+			c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, ...]", channels)
+		case shape[0] > 0 && x.Numel() == shape[0]*groups: // no variance: the result would be zero
+			c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample")
+		}
 	}
-	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
-		return c.Op("aten::group_norm", x, l.groups, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
-	})
+	return l
 }
 
 // NewInstanceNorm2d makes a layer that normalises each channel of each sample to mean 0 and variance 1:

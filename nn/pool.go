@@ -56,7 +56,7 @@ func (l *adaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	pool := func(x *torch.Tensor, size []int64) *torch.Tensor {
 		return c.Op("aten::adaptive_avg_pool2d", x, size)
 	}
-	if unordered(c) && l.size != Square(1) && x.Dims() == 4 {
+	if unordered(c) && l.size != Square(1) && len(x.Shape()) == 4 {
 		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 			size := []int64{image.Size(2), image.Size(3)}
 			size[dim] = l.size[dim]

@@ -91,17 +91,17 @@ func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // ForwardTuple runs the layers in order. The outermost Sequential of a model holds the model's skip
 // connections. If they do not match it fails as an operator does, with the error of VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	if c.skips != nil {
+	if c.Skips != nil {
 		return c.runAll(xs, s.layers...)
 	}
 	routes, err := s.SkipRoutes()
 	if err != nil {
 		panic(&torch.Error{Op: "Forward", Device: c.Device(), Err: err})
 	}
-	c.skips = new(SkipStore).Begin(routes, 0, len(s.Layers()))
+	c.Skips = new(SkipStore).Begin(routes, 0, len(s.Layers()))
 	defer func() {
-		c.skips.Free() // empty, unless a layer panicked
-		c.skips = nil
+		c.Skips.Free() // empty, unless a layer panicked
+		c.Skips = nil
 	}()
 	return c.runAll(xs, s.layers...)
 }

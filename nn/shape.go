@@ -64,7 +64,7 @@ func (l *upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	bilinear := func(x *torch.Tensor, size []int64, scale []float64) *torch.Tensor {
 		return c.Op("aten::upsample_bilinear2d.vec", x, size, l.align, scale)
 	}
-	if !unordered(c) || x.Dims() != 4 {
+	if !unordered(c) || len(x.Shape()) != 4 {
 		return bilinear(x, l.size, l.scale)
 	}
 	return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {

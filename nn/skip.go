@@ -73,7 +73,7 @@ func (b *Base) Isolate(space Namespace, only ...string) {
 // nil t says that the skip is absent this time: Pop returns nil.
 func (c *Ctx) Stash(name string, t *torch.Tensor) {
 	key := c.declared("stash", name, func(b *Base) []SkipKey { return b.stashes }, &c.stashed)
-	c.skips.stash(c, key, t)
+	c.Skips.stash(c, key, t)
 }
 
 // Pop is the tensor that an earlier layer stashed under the name, owned by the context, or nil if
@@ -81,7 +81,7 @@ func (c *Ctx) Stash(name string, t *torch.Tensor) {
 // once.
 func (c *Ctx) Pop(name string) *torch.Tensor {
 	key := c.declared("pop", name, func(b *Base) []SkipKey { return b.pops }, &c.popped)
-	return c.skips.pop(c, key)
+	return c.Skips.pop(c, key)
 }
 
 // declared finds the key of a name that the running module has declared, and notes its use.
@@ -98,7 +98,7 @@ func (c *Ctx) declared(verb, name string, list func(*Base) []SkipKey, used *[]Sk
 	if slices.Contains(*used, key) {
 		c.refuse(verb, key, "is used twice in one forward")
 	}
-	if c.skips == nil {
+	if c.Skips == nil {
 		c.refuse(verb, key, "is used outside of a model; run the layer as part of an nn.Sequential")
 	}
 	*used = append(*used, key)
@@ -147,8 +147,8 @@ func boundaryOf(c *Ctx, b *Base) *boundary {
 	}
 	for _, s := range v.stashes {
 		inside := pops{inside: len(s.route.Pops)}
-		if c.skips != nil {
-			around := c.skips.stashed[s.key]
+		if c.Skips != nil {
+			around := c.Skips.stashed[s.key]
 			inside.leaves = around.inside > inside.inside || around.leaves
 		}
 		if d.stashed[s.key] = inside; inside.leaves {
@@ -167,10 +167,10 @@ func (d *boundary) store() *SkipStore {
 func (d *boundary) enter(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(xs)
 	for _, k := range d.in {
-		if c.skips == nil {
+		if c.Skips == nil {
 			c.refuse("pop", k, "has not been stashed; run the layer as part of an nn.Sequential")
 		}
-		t := c.skips.pop(c, k)
+		t := c.Skips.pop(c, k)
 		d.absent = append(d.absent, t == nil)
 		if t != nil {
 			out = append(out, t)
@@ -183,10 +183,10 @@ func (d *boundary) enter(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 func (d *boundary) give(c *Ctx, in []*torch.Tensor) {
 	for i, k := range d.in {
 		if d.absent[i] {
-			c.skips.Give(k, nil)
+			c.Skips.Give(k, nil)
 			continue
 		}
-		c.skips.Give(k, c.Keep(c.Share(in[0])))
+		c.Skips.Give(k, c.Keep(c.Share(in[0])))
 		in = in[1:]
 	}
 }
@@ -195,7 +195,7 @@ func (d *boundary) give(c *Ctx, in []*torch.Tensor) {
 func (d *boundary) take(c *Ctx, ys []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(ys)
 	for _, k := range d.out {
-		out = append(out, c.Adopt(c.skips.Take(c, k)))
+		out = append(out, c.Adopt(c.Skips.Take(c, k)))
 	}
 	return out
 }
@@ -204,8 +204,8 @@ func (d *boundary) take(c *Ctx, ys []*torch.Tensor) []*torch.Tensor {
 func (d *boundary) leave(c *Ctx, outputs []*torch.Tensor) []*torch.Tensor {
 	ys := outputs[:len(outputs)-len(d.out)]
 	for i, k := range d.out {
-		c.skips.stash(c, k, outputs[len(ys)+i])
-		c.skips.held[k].pops -= d.stashed[k].inside
+		c.Skips.stash(c, k, outputs[len(ys)+i])
+		c.Skips.held[k].pops -= d.stashed[k].inside
 	}
 	return ys
 }

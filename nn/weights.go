@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -159,40 +160,20 @@ func (r Rename) apply(name string) (renamed string, about bool) {
 	if r.Old == "" {
 		return join(r.New, name), true
 	}
-	whole := "." + name + "."
-	to := "."
+	apart := func(s string) string { return "." + strings.ReplaceAll(s, ".", "..") + "." } // a.b is .a..b.
+	whole, old, to := apart(name), apart(r.Old), ""
 	if r.New != "" {
-		to = "." + r.New + "."
+		to = apart(r.New)
 	}
-	for at := 0; ; at += len(to) - 1 {
-		i := strings.Index(whole[at:], "."+r.Old+".")
-		if i < 0 {
-			return strings.Trim(whole, "."), about
-		}
-		at += i
-		whole, about = whole[:at]+to+whole[at+len(r.Old)+2:], true
-	}
+	about = strings.Contains(whole, old)
+	whole = strings.Trim(strings.ReplaceAll(whole, old, to), ".")
+	return strings.ReplaceAll(whole, "..", "."), about
 }
 
 // Match reports whether a parameter's name is a pattern's, in which * stands for any text: "fc.*", "*.bias".
 func Match(pattern, name string) bool {
-	texts := strings.Split(pattern, "*")
-	if len(texts) == 1 {
-		return pattern == name
-	}
-	first, last := texts[0], texts[len(texts)-1]
-	if !strings.HasPrefix(name, first) || !strings.HasSuffix(name[len(first):], last) {
-		return false
-	}
-	name = name[len(first) : len(name)-len(last)]
-	for _, text := range texts[1 : len(texts)-1] {
-		i := strings.Index(name, text)
-		if i < 0 {
-			return false
-		}
-		name = name[i+len(text):]
-	}
-	return true
+	matches, err := filepath.Match(pattern, name)
+	return err == nil && matches
 }
 
 // weightsMatch is which tensor of a file is for which parameter.

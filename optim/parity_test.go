@@ -96,7 +96,7 @@ func TestClippingIsThatOfPyTorch(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			read := fixture(t, c, row.File)
 			params := paramsFrom(t, c, row.Params,
-				func(name string) *torch.Tensor { return c.ZerosLike(read("grad." + name)) })
+				func(name string) *torch.Tensor { return c.Op("aten::zeros_like", read("grad."+name)) })
 			for _, p := range params {
 				p.Tensor().SetGradOf(read("grad." + p.Name))
 			}

@@ -82,7 +82,7 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 			}
 			u.parts = append(u.parts, part{p, known, m})
 			for len(m.slots) < len(o.rule.slots()) {
-				m.slots = append(m.slots, c.Keep(c.ZerosLike(t)))
+				m.slots = append(m.slots, c.Keep(c.Op("aten::zeros_like", t)))
 			}
 			rule, _ := o.ruleOf(p.Name)
 			scratch = max(scratch, int64(rule.temporaries())*p.Bytes())
@@ -134,7 +134,7 @@ func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
 	n := p.Numel() * p.DType().Size()
 	for i := range out {
 		if u.scratch == nil { // of parameters without elements alone
-			out[i] = u.c.ZerosLike(p)
+			out[i] = u.c.Op("aten::zeros_like", p)
 			continue
 		}
 		bytes := u.c.Narrow(u.scratch, 0, int64(i)*n, n)

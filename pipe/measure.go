@@ -43,7 +43,8 @@ func hardwareOf(d torch.Device) string {
 	if d.Kind == torch.KindCPU {
 		return d.Kind.String()
 	}
-	return cmp.Or(d.Model(), d.String()) // like no other
+	h, _ := d.Hardware()
+	return cmp.Or(h.Model, d.String()) // like no other
 }
 
 // measureOn measures all stages on a device like those of some stages.

@@ -29,7 +29,7 @@ func thawing() problem {
 			return nn.NewSequential(nn.NewLinear(12, 16), nn.NewBatchNorm1d(16, nn.BatchNormConfig{}),
 				nn.NewTanh(),
 				tied, nn.NewDropout(0.3), nn.NewSequential(nn.NewBatchNorm1d(16,
-					nn.BatchNormConfig{Cumulative: true}), nn.NewTanh()),
+					nn.BatchNormConfig{}), nn.NewTanh()),
 				nn.NewLinear(16, 16), nn.NewGELU(), nn.NewLinearShared(tied.Weight,
 					true), nn.NewBatchNorm1d(16, nn.BatchNormConfig{}),
 				nn.NewLinear(16, 3))

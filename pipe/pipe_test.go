@@ -220,7 +220,7 @@ func TestNoChunk(t *testing.T) {
 				return []part{
 					{t: normal(4, 3)(c, 5).SetRequiresGrad(true), whole: true}, // first, with rows of its own
 					{t: normal(rows, 4)(c, 6).SetRequiresGrad(true)},
-					{t: torch.Scalar(c, float32(3)).SetRequiresGrad(true), whole: true},
+					{t: c.Fill_(c.Empty(torch.Float32), 3).SetRequiresGrad(true), whole: true},
 					{t: torch.From(c, []int64{2, 0, 1}), whole: true},
 				}
 			}}
@@ -251,10 +251,10 @@ func TestExtras(t *testing.T) {
 	build := func() *nn.Sequential {
 		use := func() nn.Layer {
 			return layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				if n := c.Extras()["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
+				if n := c.Extras["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
 					panic(fmt.Sprint("names are ", n))
 				}
-				return c.Tanh(c.MulScalar(x, c.Extras()["scale"].(float64)))
+				return c.Tanh(c.MulScalar(x, c.Extras["scale"].(float64)))
 			})
 		}
 		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
@@ -356,7 +356,7 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 	defer c.Close()
 	x, y, three, freed := normal(4, 4)(c, 0), normal(4, 3)(c, 1), normal(3, 4)(c, 0), normal(4, 4)(c, 0)
 	freed.Free()
-	number := torch.Scalar(c, float32(1))
+	number := c.Ones(torch.Float32)
 	c.SetGrad(true)
 	graph := c.ReLU(normal(4, 4)(c, 0).SetRequiresGrad(true))
 	c.SetGrad(false)

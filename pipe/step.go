@@ -78,7 +78,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			"FirstMicroBatch (%d) below 0", total, b.TotalRows, b.FirstMicroBatch)
 	}
 	if b.Within != nil {
-		b.Extras = b.Within.Extras()
+		b.Extras = b.Within.Extras
 	}
 	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, total: total}
 	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
@@ -279,14 +279,13 @@ func (c *microBatch) free() {
 
 // context makes the context in which a unit runs its layers on a micro-batch.
 func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
-	if around := r.batch.Within; around != nil {
-		return around.Fork(c, nn.Fork{Checkpointing: run.More, Recomputing: run.Again, Spans: run.Graph,
-			Skips: run.Skips})
-	}
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
 		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
+	}
+	if around := r.batch.Within; around != nil {
+		return around.Fork(c, cfg)
 	}
 	if r.deferred != nil {
 		cfg.Deferred = r.deferred[stage]

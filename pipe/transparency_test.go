@@ -389,7 +389,7 @@ func (m *randomNet) grow(i, k int) {
 	case 0:
 		m.add(nn.NewConv2d(2, 2, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}, Groups: 2}))
 	case 1:
-		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{Cumulative: i%2 == 0}))
+		m.add(nn.NewBatchNorm2d(2, nn.BatchNormConfig{}))
 	case 2:
 		m.add(nn.NewReLU())
 	case 3:

@@ -107,13 +107,8 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 }
 
 // FromChain is the problem of a step in which stage s has counts[s] layers of a chain and is on
-// device workers[s]. The devices are named "device 0" and so on and have no limits. The chain is of
-// one micro-batch. Each stage has at least one layer.
-//
-// Where the chain is silent, weights are as large as their gradients, and a micro-batch after the
-// first takes the bytes of the first without the gradients of weights. The first part of a backward
-// in two leaves to the second the inputs of layers that have weights, and the gradients of their
-// outputs.
+// device workers[s]. The devices are named "device 0" and so on and have no limits. Weights are as
+// large as their gradients; for the rest see [remat.FootprintOf].
 func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Problem {
 	p := Problem{MicroBatches: microBatches}
 	for w := range slices.Max(workers) + 1 {

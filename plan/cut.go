@@ -28,8 +28,9 @@ import (
 func Partition(costs []float64, n int) ([]int, error) {
 	layers := make([]Layer, len(costs))
 	for i, cost := range costs {
-		if !(cost >= 0) || math.IsInf(cost, 0) {
-			return nil, arg.Finite("plan", fmt.Sprintf("the cost of layer %d", i), cost)
+		err := arg.Between("plan", fmt.Sprintf("the cost of layer %d", i), cost, 0, math.MaxFloat64)
+		if err != nil {
+			return nil, err
 		}
 		layers[i].Forward = cost
 	}

@@ -140,7 +140,7 @@ func (m Machine) Parts(threads int) (n int) {
 }
 
 // workers returns n devices with a number of threads each. If the machine has fewer, devices are
-// shared in equal parts, each by as few stages as possible.
+// shared in equal parts.
 func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	most, left := 1, n // of a device
 	for {
@@ -173,9 +173,8 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
-// pipeline returns the first n of a machine's workers, which stand for all replicas. Of the n-th
-// workers of all replicas the slowest speed, the fewest bytes and the slowest link count, as all
-// wait for it.
+// pipeline returns the first n of a machine's workers, which stand for those of all replicas: the
+// slowest speed, the fewest bytes and the slowest link count.
 func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
 	list = slices.Clone(all[:n])
 	worse := func(a, b linkCost) linkCost {

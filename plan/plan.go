@@ -34,9 +34,8 @@ type DevicePlan struct {
 	Name  string // such as "cpu:0"
 	Limit int64  // 0 is no limit
 	Base  int64  // held whatever is recomputed
-	// Peak is the most that can be held in a step, Base included. It is held where links meet (the
-	// capacity of the program is schedule.Meet). Otherwise it is held if stages run ahead of each
-	// other as far as the program lets them.
+	// Peak is the most that can be held in a step, Base included: if stages run ahead of each other as
+	// far as the program lets them.
 	Peak int64
 	Time float64 // of forwards, recomputations and backwards
 	Once float64 // the same without recomputation
@@ -49,16 +48,13 @@ type StagePlan struct {
 	Device int // an index into the plan's Devices
 	Layers int // of the model
 	Policy Policy
-	// Units is the number of layers in each unit where the policy is Optimal. A loss that ends the
-	// last stage counts as a layer. With other policies a stage is one unit, and Units is nil. The
-	// first Prologue units have no backward and run once.
-	Units    []int
-	Prologue int
-	// MicroBatches has the operations on each micro-batch.
+	// Units is the number of layers in each unit where the policy is Optimal, nil for one unit. A loss
+	// that ends the last stage counts as a layer. The first Prologue units have no backward.
+	Units        []int
+	Prologue     int
 	MicroBatches []MicroBatch
 
-	// What micro-batches take of the most rows, and of fewer; nil where it is not known, as in a
-	// plan that was read.
+	// What micro-batches take of the most rows, and of fewer; nil in a plan that was read.
 	larger, smaller *remat.Footprint
 	most            int // the number of those of the most rows
 	memory          Memory
@@ -73,9 +69,8 @@ func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
 
 // MicroBatch is the operations of a stage on one micro-batch.
 type MicroBatch struct {
-	// Ops are operations on the units of the stage. The forward of the program performs those up to
-	// the loss (L). Its recomputation performs those from there to the first backward, and its
-	// backward the rest.
+	// Ops are operations on the units of the stage: those of the program's forward up to the loss (L),
+	// those of its recomputation up to the first backward, and those of its backward.
 	Ops []remat.Op
 	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
 	// program; 0 if they are not known.
@@ -146,9 +141,8 @@ func (p *Plan) recomputes(stage, microBatch int) bool {
 	return len(again) > 0
 }
 
-// Fewer is the plan for the first micro-batches alone, for a batch with fewer rows. Its peaks are
-// predicted again. A plan that was read keeps its peaks, as no device holds more with fewer
-// micro-batches.
+// Fewer is the plan for the first micro-batches alone, for a batch with fewer rows. A plan that was
+// read keeps its peaks, as no device holds more with fewer micro-batches.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
 		return p
@@ -226,10 +220,8 @@ func (p *Plan) planned(device int) bool {
 
 // Reducing is the plan for each of several replicas of the pipeline: its program reduces the
 // gradients of the stages over them ([schedule.AddReduce]). bytes is, by stage, the most bytes held
-// of another replica's gradients at a time. Peaks are predicted again. The peaks of a plan that was
-// read are raised by all of these bytes, as its footprints are not known; they may then be too
-// high. The peaks may exceed limits, which [Plan.Check] reports. A plan with reductions is returned
-// as it is.
+// of another replica's gradients at a time. Peaks are predicted again, and may exceed limits, which
+// [Plan.Check] reports; those of a plan that was read are upper bounds.
 func (p *Plan) Reducing(bytes []int64) *Plan {
 	if p.Program.Reduces() {
 		return p

@@ -17,10 +17,8 @@ import (
 // [*arg.ConfigError] for a wrong field of the problem, or with an error of the program that the
 // problem's schedule makes.
 //
-// The program is made first, with a recomputation of everything that may be recomputed. Its order
-// decides which micro-batches are in flight together on a device, and which values wait on links.
-// Each device is planned in that order. Recomputations that the plan does not need are taken out of
-// the program.
+// The program is made first, with a recomputation of everything that may be recomputed. Each device
+// is planned in its order. Recomputations that the plan does not need are then taken out.
 //
 // Under a limit there are two programs: for links on which any number of values may wait, so that
 // stages hardly wait for each other, and for links on which nothing waits, which needs fewer bytes.
@@ -222,8 +220,8 @@ func (p Problem) shortage(at int, least int64) Shortage {
 		kind = remat.Makes
 	}
 	first := s.Costs.Chain(kind)
-	if one, at, err := solver.Least(first); err == nil && one.Ops[at].Kind != remat.LossStep {
-		out.SetBy = fmt.Sprintf("layer %q", first.Layers[one.Ops[at].Layer].Name)
+	if _, op, err := solver.Least(first); err == nil && op.Kind != remat.LossStep {
+		out.SetBy = fmt.Sprintf("layer %q", first.Layers[op.Layer].Name)
 	}
 	return out
 }

@@ -11,20 +11,17 @@ import (
 type Problem struct {
 	Devices      []ProblemDevice // each has a worker of the same number
 	Stages       []Stage
-	MicroBatches int    // 1 or more
-	Skips        []Skip // values that move directly between stages
-	Ties         []Tie  // parameters that several stages use
-	// Larger is the number of micro-batches that have the most rows, which are the first; the
-	// others have Stage.Fewer. 0 is all.
-	Larger   int
-	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
-	Links    schedule.Links     // what transfers take
-	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
+	MicroBatches int                // 1 or more
+	Skips        []Skip             // values that move directly between stages
+	Ties         []Tie              // parameters that several stages use
+	Larger       int                // how many, the first, have the most rows, others Stage.Fewer; 0 is all
+	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
+	Links        schedule.Links     // what transfers take
+	Meet         bool               // nothing may wait on links between neighbours, whatever the limits
 	// First takes the first plan within the limits, and not the one with the shortest step. A
 	// MemoryError then has limits that may be a little too high.
-	First bool
-	// curves are those of stages by key, kept for other problems with the same costs; nil keeps none.
-	curves map[string]*curve
+	First  bool
+	curves map[string]*curve // of stages by key, kept for other problems with the same costs
 }
 
 // ProblemDevice is a device of a problem. Limit and Live count if its stages have the policy Optimal.
@@ -53,15 +50,9 @@ type StageCosts struct {
 	Footprint *remat.Footprint
 	Times     []remat.UnitTimes // by unit; those of the prologue do not count
 	Loss      float64           // microseconds of a loss after the units
-	// Units is the number of layers in each unit; a loss that ends the last stage counts as a
-	// layer.
-	Units []int
-	// Prologue is the number of units at the beginning that have no backward: nothing in them is
-	// trained, and no gradient of their input is wanted. They run once.
-	Prologue int
-	// Spread is how much longer the median of a layer's timed runs took than the time that counts,
-	// as a part of it.
-	Spread float64
+	Units     []int             // layers in each; a loss that ends the last stage counts as one
+	Prologue  int               // units at the beginning that have no backward, and run once
+	Spread    float64           // see remat.Chain
 }
 
 // Memory is the bytes that a stage's device holds for it during a step in any plan, in addition to

@@ -137,8 +137,8 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 		nn.ZeroGrads(model)
 		peaks := executed(t, d, model, chain, ops, sample)
 		if got := slices.Max(peaks); got != report.Peak {
-			t.Errorf("%s: %d bytes, predicted %d at operation %d %v (%+v); measured %d there, most at "+
-				"%d; units %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp], report.AtPeak,
+			t.Errorf("%s: %d bytes, predicted %d at operation %d %v; measured %d there, most at "+
+				"%d; units %v", name, got, report.Peak, report.PeakOp, ops[report.PeakOp],
 				peaks[report.PeakOp], slices.Index(peaks, got), chain.Units)
 		}
 		nn.ZeroGrads(model)

@@ -57,7 +57,7 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	defer c.Close()
 	c.NoGrad(func() {
 		for _, p := range nn.Params(m) { // gradients are there
-			p.Tensor().SetGradOf(c.ZerosLike(p.Tensor()))
+			p.Tensor().SetGradOf(c.Op("aten::zeros_like", p.Tensor()))
 		}
 	})
 	c.Release(0)

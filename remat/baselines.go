@@ -54,19 +54,6 @@ func Sequential(layers, segments int) ([]Op, error) {
 	return w, nil
 }
 
-// Revolve is the plan of Griewank and Walther (Algorithm 799, ACM TOMS 26(1), 2000). It stores a
-// number of inputs at a time, x(0) among them, and runs each forward with gradients just before its
-// backward. Of all such plans it runs the fewest forwards without gradients, whatever layers cost.
-func Revolve(layers, checkpoints int) ([]Op, error) {
-	if checkpoints < 1 || checkpoints > layers {
-		return nil, fmt.Errorf("remat: %d checkpoints for %d layers; want 1 to %d", checkpoints, layers,
-			layers)
-	}
-	var w sequence
-	w.revolve(0, layers, checkpoints, true)
-	return w, nil
-}
-
 // sequence is operations that are put together. Its methods take layers from first to end-1.
 type sequence []Op
 
@@ -97,79 +84,32 @@ func (w *sequence) backward(first, end int) {
 	}
 }
 
-// revolve adds layers, forward and backward, with x(first) as the first of the checkpoints. The loss
-// belongs to the last layer of all.
-func (w *sequence) revolve(first, end, checkpoints int, loss bool) {
-	if end == first {
-		return
-	}
-	at := end - 1
-	if checkpoints > 1 {
-		// The next checkpoint is x(at).
-		fewest := -1
-		for j := first + 1; j < end; j++ {
-			n := j - first + revolveForwards(end-j, checkpoints-1) + revolveForwards(j-first, checkpoints)
-			if fewest < 0 || n < fewest {
-				at, fewest = j, n
-			}
-		}
-	}
-	w.keep(first, at)
-	if checkpoints > 1 && at > first {
-		w.revolve(at, end, checkpoints-1, loss)
-	} else {
-		w.save(at, end)
-		if loss {
-			w.loss()
-		}
-		w.backward(at, end)
-	}
-	w.revolve(first, at, checkpoints, false)
-}
-
-// revolveForwards is the least number of forwards without gradients for a number of checkpoints.
-// With at most r of them for a layer, C(checkpoints+r, r) layers can be done.
-func revolveForwards(layers, checkpoints int) int {
-	r, reach := 0, 1
-	for reach < layers {
-		r++
-		reach = reach * (checkpoints + r) / r
-	}
-	return r*layers - reach*r/(checkpoints+1)
-}
-
 // Baseline is a plan of one of the usual strategies.
 type Baseline struct {
-	Strategy    string // "none", "all", "sequential" or "revolve"
-	Segments    int    // of sequential, else 0
-	Checkpoints int    // of revolve, else 0
-	Ops         []Op
-	Peak        int64   // bytes
-	Time        float64 // microseconds
+	Strategy string // "none", "all" or "sequential"
+	Segments int    // of sequential, else 0
+	Ops      []Op
+	Peak     int64   // bytes
+	Time     float64 // microseconds
 }
 
-// Baselines is the plans of the usual strategies, by ascending peak: None, All, and Sequential and
-// Revolve with 2 to 2*sqrt(layers) segments or checkpoints, as rotor's authors compare. A plan is
-// left out if another of the same strategy beats it in time or peak, and is not worse in the other.
-// Sequential with sqrt(layers) segments is always there. The error is a [*ChainError].
+// Baselines is the plans of the usual strategies, by ascending peak: None, All, and Sequential with 2
+// to 2*sqrt(layers) segments. A plan is left out if another of the same strategy beats it in time or
+// peak, and is not worse in the other. Sequential with sqrt(layers) segments is always there. The
+// error is a [*ChainError].
 func Baselines(c Chain) ([]Baseline, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	n := len(c.Layers)
 	root := math.Sqrt(float64(n))
-	plans := [][]Baseline{{{Strategy: "none", Ops: None(n)}}, {{Strategy: "all", Ops: All(n)}}, nil, nil}
+	plans := [][]Baseline{{{Strategy: "none", Ops: None(n)}}, {{Strategy: "all", Ops: All(n)}}, nil}
 	for k := 2; k <= min(n, int(2*root)); k++ {
 		segments, err := Sequential(n, k)
 		if err != nil {
 			return nil, err
 		}
-		checkpoints, err := Revolve(n, k)
-		if err != nil {
-			return nil, err
-		}
 		plans[2] = append(plans[2], Baseline{Strategy: "sequential", Segments: k, Ops: segments})
-		plans[3] = append(plans[3], Baseline{Strategy: "revolve", Checkpoints: k, Ops: checkpoints})
 	}
 	var out []Baseline
 	for _, family := range plans {

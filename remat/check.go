@@ -7,9 +7,8 @@ import (
 
 // Report has the costs of a plan.
 type Report struct {
-	Peak   int64 // bytes
-	PeakOp int   // the first operation at the peak
-	AtPeak Breakdown
+	Peak   int64   // bytes
+	PeakOp int     // the first operation at the peak
 	Time   float64 // microseconds
 	// Recomputed is how many forwards ran beyond the first of each layer, and Extra the
 	// microseconds that the plan takes beyond each layer forward with gradients and backward once.
@@ -18,21 +17,6 @@ type Report struct {
 	// Held is the live bytes before the loss, without x(L) unless that is a part of X(L): the bytes of
 	// a micro-batch that a stage of a pipeline holds between its forward and its backward.
 	Held int64
-}
-
-// Breakdown divides the bytes during an operation. Made and Tmp are the operation's own; all others
-// were held before it.
-type Breakdown struct {
-	Inputs          int64 // x that are held by themselves, without memory of anything saved
-	Saved           int64 // X
-	Gradients       int64 // y
-	WeightGradients int64
-	Made, Tmp       int64 // by and during the operation
-}
-
-// total is the sum of all parts.
-func (b Breakdown) total() int64 {
-	return b.Inputs + b.Saved + b.Gradients + b.WeightGradients + b.Made + b.Tmp
 }
 
 // Check carries out operations by the model in the package's doc, to the byte. The error is a
@@ -78,7 +62,6 @@ func Check(c Chain, ops []Op) (Report, error) {
 			"want the backward of layers %[2]d to 0", len(ops), r.next)
 	}
 	report.Extra = report.Time - c.Once()
-	report.AtPeak = breakdown(c, ops[:report.PeakOp+1])
 	return report, nil
 }
 
@@ -89,37 +72,6 @@ func (c Chain) Once() float64 {
 		t += l.Forward + l.Backward
 	}
 	return t
-}
-
-// breakdown divides the bytes during the last of these operations.
-func breakdown(c Chain, ops []Op) (b Breakdown) {
-	r := newReplay(c)
-	last := len(ops) - 1
-	for _, o := range ops[:last] {
-		r.do(o)
-	}
-	counted := make([]bool, len(r.size))
-	sum := func(into *int64, blocks []int) {
-		for _, k := range blocks {
-			if !counted[k] && r.holders[k] > 0 {
-				*into += r.size[k]
-			}
-			counted[k] = true
-		}
-	}
-	for i, state := range r.state {
-		if state == within {
-			sum(&b.Saved, r.full[i])
-		}
-	}
-	for _, blocks := range r.y {
-		sum(&b.Gradients, blocks)
-	}
-	sum(&b.WeightGradients, r.weights)
-	b.Inputs = r.live - b.total()
-	took, _ := r.do(ops[last])
-	b.Made, b.Tmp = took.made, took.tmp
-	return b
 }
 
 // CheckPlan returns an error unless the plan is right for the chain: its operations are allowed and

@@ -48,8 +48,7 @@ func TestBaselinesArePlans(t *testing.T) {
 					b.Time, best.Peak, best.Time, best.LowerBound)
 			}
 		}
-		if found["none"] != 1 || found["all"] != 1 || len(c.Layers) > 1 &&
-			(found["sequential"] == 0 || found["revolve"] == 0) {
+		if found["none"] != 1 || found["all"] != 1 || len(c.Layers) > 1 && found["sequential"] == 0 {
 			t.Fatalf("%d layers: %v", len(c.Layers), found)
 		}
 	})
@@ -60,7 +59,7 @@ func TestExplain(t *testing.T) {
 	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
 	report := mustCheck(t, c, list)
 	p := remat.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
-	got, err := remat.Explain(context.Background(), c, p, remat.LeastLimit{}, []int64{2, 3, 100},
+	got, err := remat.Explain(context.Background(), c, p, []int64{2, 3, 100},
 		solveEach(c))
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +75,8 @@ func TestExplain(t *testing.T) {
 	}
 	// Plain training: x0, 4 X, y4 and y3. The least: a layer's X, y before and after, x(i) and x0;
 	// layer 0's x(i) is x0, and the last layer's y(4) is there with no X but its own all the same.
-	if least, err := solver.ExplainLeast(c); err != nil || got.Plain.Peak != 1+12+2 || least.Bytes != 7 ||
-		least.Op.Kind != remat.Backward {
+	if least, op, err := solver.Least(c); err != nil || got.Plain.Peak != 1+12+2 || least.Peak != 7 ||
+		op.Kind != remat.Backward {
 		t.Errorf("greatest %d, least %+v, %v", got.Plain.Peak, least, err)
 	}
 	// To run only l0 again takes x0, x1, three X, and the last two y: 13 bytes.

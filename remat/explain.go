@@ -26,15 +26,7 @@ type Explanation struct {
 	Report Report
 	Layers []LayerExplanation
 	Plain  Report // of plain training, [None]. Its peak is the greatest limit that is of use.
-	Least  LeastLimit
 	More   []Step // what more memory would save, by ascending limit
-}
-
-// LeastLimit is the least bytes that any plan needs, and the operation that sets them.
-type LeastLimit struct {
-	Bytes int64
-	Op    Op // at which the plan that needs the least is at its peak; its layer sets the least
-	Parts Breakdown
 }
 
 // Step is a larger limit and the time that it saves.
@@ -45,9 +37,8 @@ type Step struct {
 }
 
 // Explain explains a plan, and how much time more memory would save. more are bytes beyond the plan's
-// limit, or beyond its peak if it has none. Package solver knows the least limit, and can solve for
-// these limits.
-func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int64,
+// limit, or beyond its peak if it has none. Package solver can solve for these limits.
+func Explain(ctx context.Context, c Chain, p Plan, more []int64,
 	solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
 	if err := CheckPlan(c, p); err != nil {
 		return e, err
@@ -56,7 +47,7 @@ func Explain(ctx context.Context, c Chain, p Plan, least LeastLimit, more []int6
 		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit,
 			p.Peak)
 	}
-	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops), Least: least}
+	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops)}
 	if e.Report, err = Check(c, p.Ops); err == nil {
 		e.Plain, err = Check(c, None(len(c.Layers)))
 	}

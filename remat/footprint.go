@@ -180,8 +180,8 @@ func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry
 // that takes no memory.
 //
 // A micro-batch after the first takes the bytes of the first without the gradients of weights. The
-// first part of a backward in two leaves to the second what c.Deferred says; if that is nil, as much
-// as the inputs of layers that have weights and the gradients of their outputs. The second part makes the
+// first part of a backward in two leaves to the second what c.Deferred says; if that is nil, what is
+// made of the inputs of layers that have weights, and of the gradients of their outputs. The second part makes the
 // gradients of weights.
 func FootprintOf(c Chain, prologue int) *Footprint {
 	n := len(c.Layers)
@@ -212,7 +212,10 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				u.Peak += weights
 			} else if l.WeightGradient > 0 {
 				u.LeftWeights, u.LeftPeak = weights, weights
-				if u.Left = c.inputAt(i) + c.gradientAt(i+1); c.Deferred != nil { // of a linear layer
+				if u.Left = c.madeGradient(i + 1); i > 0 { // of a linear layer
+					u.Left += c.made(i - 1)
+				}
+				if c.Deferred != nil {
 					u.Left = c.Deferred[i].Bytes
 				}
 			}

@@ -203,9 +203,3 @@ func (c *Ctx) Release(mark int, keep ...*Tensor) {
 	clear(c.owned[len(kept):])
 	c.owned = kept
 }
-
-// Sequence returns the number that autograd will give the next node recorded on this OS thread.
-// Nodes recorded between two readings have numbers in between. That is how a failure in backward
-// (Error.Sequence) is traced to the layer that recorded the node. It is only meaningful on a locked
-// thread.
-func Sequence() uint64 { return shim.Sequence() }

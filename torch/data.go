@@ -20,11 +20,6 @@ func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 	return FromBytes(c, bytesOf(data), dtypeOf[T](), shape)
 }
 
-// Scalar makes a tensor without dimensions.
-func Scalar[T Element](c *Ctx, v T) *Tensor {
-	return FromBytes(c, bytesOf([]T{v}), dtypeOf[T](), []int64{})
-}
-
 // FromBytes copies raw little-endian elements, row-major, into a new tensor that c owns. It panics
 // with *Error if shape and data differ in size.
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
@@ -49,7 +44,7 @@ func Values[T Element](t *Tensor) []T {
 		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
 	}
 	out := make([]T, t.Numel())
-	BytesInto(bytesOf(out), t)
+	bytesInto(bytesOf(out), t)
 	return out
 }
 
@@ -66,13 +61,13 @@ func Item[T Element](t *Tensor) T {
 // Bytes copies a tensor's elements out as raw little-endian bytes, row-major.
 func Bytes(t *Tensor) []byte {
 	out := make([]byte, t.Numel()*t.DType().Size())
-	BytesInto(out, t)
+	bytesInto(out, t)
 	return out
 }
 
-// BytesInto copies a tensor's elements into a slice of their size, raw, little-endian and
+// bytesInto copies a tensor's elements into a slice of their size, raw, little-endian and
 // row-major.
-func BytesInto(into []byte, t *Tensor) {
+func bytesInto(into []byte, t *Tensor) {
 	mode := shim.CPUMode()
 	t.check("read", shim.ToBytes(&mode, t.given("read"), into))
 }
@@ -97,7 +92,7 @@ func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
 			n := min(each, t.Numel()-at)
 			part := c.Narrow(flat, 0, at, n)
 			piece := buffer[:n*size]
-			BytesInto(piece, part)
+			bytesInto(piece, part)
 			part.Free()
 			err = write(piece)
 		}

@@ -98,7 +98,7 @@ func (d Device) Usable() error {
 
 // Hardware describes a device. CPU devices have the zero value: all of them are one machine.
 type Hardware struct {
-	Model string // of a GPU; see Device.Model
+	Model string // the name of a GPU, as its driver has it
 	// Free is the highest limit that a GPU can keep: its free bytes and the process's cached
 	// bytes, less 512 MiB for what is on no account: kernels, which are loaded
 	// when they are first used, the workspaces of workers (see Ctx.PrepareProducts), and gaps between
@@ -115,17 +115,8 @@ func (d Device) Hardware() (Hardware, error) {
 	if err != nil {
 		return Hardware{}, fmt.Errorf("torch: reading what %v has free: %s", d, err.Message)
 	}
-	return Hardware{Model: d.Model(), Free: max(unused+d.Memory().Cached-besideAccounts, 1)}, nil
-}
-
-// Model is the name of a GPU, as its driver has it. It is "" of a CPU device, and of a GPU that cannot
-// be used.
-func (d Device) Model() string {
-	if d.Kind != KindCUDA {
-		return ""
-	}
 	name, _ := shim.GPUModel(d.Index) // "" where there is none
-	return name
+	return Hardware{Model: name, Free: max(unused+d.Memory().Cached-besideAccounts, 1)}, nil
 }
 
 // besideAccounts is what a GPU keeps free of limits: see Hardware.Free.
@@ -162,10 +153,6 @@ func (d Device) Account() int {
 // On a CUDA device taken is what libtorch's allocator has reserved, for all of the process, and
 // cached what of it is in no block in use.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
-
-// Fragmentation is the bytes that an allocator has taken, and that are neither live nor kept for reuse:
-// lost to rounding and between blocks.
-func (m Memory) Fragmentation() int64 { return max(m.Taken-m.Live-m.Cached, 0) }
 
 // Memory reads the account.
 func (d Device) Memory() Memory {

@@ -203,7 +203,7 @@ func TestAvailableMemoryIsTheLeastOfMachineAndCgroups(t *testing.T) {
 			for name, text := range test.files {
 				write(name, text)
 			}
-			if got, err := system.AvailableMemoryUnder(root); err != nil || got != test.want {
+			if got, err := system.AvailableMemory(root); err != nil || got != test.want {
 				t.Errorf("%d bytes (%v), want %d", got, err, test.want)
 			}
 		})
@@ -221,9 +221,6 @@ func TestKernelsInUse(t *testing.T) {
 	}
 	if want := []string{"BLAS", "ATen", "oneDNN"}; !slices.Equal(libraries, want) {
 		t.Errorf("kernels of %v, want %v", libraries, want)
-	}
-	if !strings.HasPrefix(names["BLAS"], system.BLASCore()) {
-		t.Errorf("the BLAS has %s kernels, and %s", system.BLASCore(), names["BLAS"])
 	}
 }
 
@@ -309,9 +306,10 @@ func TestPieces(t *testing.T) {
 	torchtest.Check(t)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
+	const notContiguous = "not contiguous"
 	large := c.Randn(7, 100_003)
 	for name, x := range map[string]*torch.Tensor{
-		"large": large, "not contiguous": c.Transpose(large, 0, 1),
+		"large": large, notContiguous: c.Transpose(large, 0, 1),
 		"with a gradient": c.Share(large).SetRequiresGrad(true), "no elements": c.Zeros(torch.Float32,
 			0, 3), "a number": c.Zeros(torch.Float64),
 		"bytes": c.Ones(torch.Uint8, 3<<20+1), "one piece": c.Ones(torch.Float32, 1<<18),
@@ -322,7 +320,7 @@ func TestPieces(t *testing.T) {
 			all, most = append(all, piece...), max(most, len(piece))
 			return nil
 		})
-		if err != nil || !bytes.Equal(all, torch.Bytes(x)) || x.IsContiguous() && most > 1<<20 {
+		if err != nil || !bytes.Equal(all, torch.Bytes(x)) || name != notContiguous && most > 1<<20 {
 			t.Errorf("%s: %v; %d bytes, in pieces of up to %d", name, err, len(all), most)
 		}
 	}

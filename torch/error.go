@@ -49,7 +49,7 @@ type Error struct {
 	Message string   // libtorch's message, without its backtrace
 	Err     error    // the cause, such as a *MemoryError; nil where there is only the message
 
-	// Sequence is the autograd sequence number of the node that failed in backward; see Sequence.
+	// Sequence is the autograd sequence number of the node that failed in backward.
 	Sequence uint64
 }
 

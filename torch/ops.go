@@ -105,9 +105,8 @@ func (c *Ctx) Expand(a *Tensor, shape ...int64) *Tensor {
 	return c.op("aten::expand").t(a).is(shape).one()
 }
 
-func (c *Ctx) ZerosLike(a *Tensor) *Tensor { return c.op("aten::zeros_like").t(a).one() }
-func (c *Ctx) OnesLike(a *Tensor) *Tensor  { return c.op("aten::ones_like").t(a).one() }
-func (c *Ctx) Zero_(a *Tensor) *Tensor     { return c.op("aten::zero_").t(a).inPlace(a) }
+func (c *Ctx) OnesLike(a *Tensor) *Tensor { return c.op("aten::ones_like").t(a).one() }
+func (c *Ctx) Zero_(a *Tensor) *Tensor    { return c.op("aten::zero_").t(a).inPlace(a) }
 func (c *Ctx) Fill_(a *Tensor, v float64) *Tensor {
 	return c.op("aten::fill_.Scalar").t(a).f(v).inPlace(a)
 }

@@ -93,13 +93,9 @@ func (t *Tensor) Size(dim int) int64 {
 	return s[(dim+len(s))%len(s)]
 }
 
-// Numel is the number of elements, Dims that of dimensions.
+// Numel is the number of elements.
 func (t *Tensor) Numel() int64 { return shim.Numel(t.given("numel")) }
-func (t *Tensor) Dims() int    { return shim.Dims(t.given("dims")) }
 func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
-func (t *Tensor) SameShape(as *Tensor) bool {
-	return shim.SameShape(t.given("shape"), as.given("shape"))
-}
 
 // On reports whether operators of a context on d can use the tensor: it is on that GPU, or in the memory
 // of the CPU, which all CPU devices share.
@@ -116,9 +112,6 @@ func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.given("require
 
 // IsLeaf says whether no operator recorded how the tensor was made.
 func (t *Tensor) IsLeaf() bool { return shim.Describe(t.given("is_leaf")).Leaf }
-
-// IsContiguous says whether the elements lie in row-major order without gaps.
-func (t *Tensor) IsContiguous() bool { return shim.Describe(t.given("is_contiguous")).Contiguous }
 
 // Changes returns how often the memory of the tensor and of all its views was changed in place.
 func (t *Tensor) Changes() int64 { return shim.Changes(t.given("changes")) }

@@ -434,7 +434,7 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 	}
 }
 
-// Processes and replicas give the same weights, losses and norms however they are spread.
+// Processes and replicas give the same weights, losses, norms and validations however they are spread.
 func TestAccumulateInAGroup(t *testing.T) {
 	check(t)
 	for _, replicas := range []int{1, 2} {
@@ -449,6 +449,11 @@ func TestAccumulateInAGroup(t *testing.T) {
 				var b strings.Builder
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
 					_, err := fmt.Fprintln(&b, i.Step, i.Epoch, i.Loss, i.GradNorm, i.Samples)
+					return err
+				}}
+				_, held := dataset(t)
+				s.Validation = &train.Validation{Set: held, OnResult: func(v train.ValidationInfo) error {
+					_, err := fmt.Fprintln(&b, v.Step, v.Epoch, *v.Loss, *v.Accuracy, v.Better, v.Partial)
 					return err
 				}}
 				if _, err := s.Run(context.Background()); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -132,26 +131,16 @@ func TestAGroupIsCutByWhatRankZeroMeasures(t *testing.T) {
 	set, _ := dataset(t)
 	const device = 5
 	var runs [2]int
-	cutAll := func() (cuts [2]train.Balance, errs [2]error) {
-		members := group.Local(2)
-		var wg sync.WaitGroup
-		for rank, g := range members {
-			wg.Go(func() {
-				model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8),
-					&counted{runs: &runs[rank]}, nn.NewTanh(), nn.NewLinear(8, 3))
-				cuts[rank], errs[rank] =
-					train.BalanceByTime(t.Context(), model, set,
-						[]pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6,
-							Chunks: 3, Group: g,
-							Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
-			})
-		}
-		wg.Wait()
-		for _, g := range members {
-			if err := g.Close(); err != nil {
-				t.Error(err)
-			}
-		}
+	cutAll := func() (cuts [2]train.Balance, errs []error) {
+		errs = inProcesses(2, func(g *group.Group) (err error) {
+			defer g.Close()
+			model := nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 8),
+				&counted{runs: &runs[g.Rank()]}, nn.NewTanh(), nn.NewLinear(8, 3))
+			cuts[g.Rank()], err = train.BalanceByTime(t.Context(), model, set,
+				[]pipe.Checkpoint{pipe.ExceptLast, pipe.ExceptLast}, train.MeasureConfig{Batch: 6, Chunks: 3,
+					Group: g, Profile: profile.Config{Repeats: 3, Device: torch.CPU(device)}})
+			return err
+		})
 		return cuts, errs
 	}
 	cuts, errs := cutAll()

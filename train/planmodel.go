@@ -23,15 +23,14 @@ import (
 
 // PlanConfig says how a model is to be trained, and on which devices.
 type PlanConfig struct {
-	Batch    int   // samples of a step
-	Chunks   []int // numbers of micro-batches to choose from, which divide Batch
-	Threads  []int // numbers of threads of a device to choose from
-	Stages   int   // devices of the pipeline; 0 is any number
-	Wishes   plan.Options
-	Machine  plan.Machine // not with Devices
-	Devices  []PlanDevice // of this process, by name; nil is the CPU devices of Machine
-	Links    []plan.Link  // between Devices
-	Predicts bool         // Machine is not this one: no step is planned with a pipe
+	Batch   int   // samples of a step
+	Chunks  []int // numbers of micro-batches to choose from, which divide Batch
+	Threads []int // numbers of threads of a device to choose from
+	Stages  int   // devices of the pipeline; 0 is any number
+	Wishes  plan.Options
+	Machine plan.Machine // not with Devices
+	Devices []PlanDevice // of this process, by name; nil is the CPU devices of Machine
+	Links   []plan.Link  // between Devices
 
 	Pipe      pipe.Config // its Seed, Autocast and DeferredBatchNorm
 	Optimizer func() (optim.Optimizer, error)
@@ -326,9 +325,7 @@ func (p *planning) search(ctx context.Context) error {
 				Remedy: "no schedule can be planned: " + r.Schedules[0].Lost}
 		}
 		searched := *r.Best
-		if p.out.Result, p.out.Searched = *r, &searched; p.Predicts {
-			return nil
-		}
+		p.out.Result, p.out.Searched = *r, &searched
 		err = p.fits(ctx, r.Best)
 		var short *plan.MemoryError
 		if errors.As(err, &short) && round < 8 {

@@ -55,11 +55,16 @@ type Choice struct {
 	Settings any    `json:"settings,omitempty"`
 }
 
+// Change is a setting in which a run goes on otherwise than the checkpoint was trained.
+type Change struct {
+	Field        string // "batch", "optimizer.settings.lr", `tensor "fc.weight"`
+	Saved, Given string // "absent" where there is none
+}
+
 // MismatchError says that a checkpoint belongs to another run.
 type MismatchError struct {
-	Path         string // of the checkpoint
-	Field        string // "batch", "optimizer.settings.momentum", `tensor "fc.weight"`
-	Saved, Given string
+	Path string // of the checkpoint
+	Change
 }
 
 func (e *MismatchError) Error() string {
@@ -67,38 +72,24 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
-// Change is a setting in which a run goes on otherwise than the checkpoint was trained.
-type Change struct {
-	Field        string // "optimizer.settings.lr", "steps"
-	Saved, Given string // "absent" where there is none
+// refused reports whether no run may go on with the change.
+func (c Change) refused() bool {
+	return !slices.Contains([]string{"optimizer.settings.lr", "optimizer.settings.LR",
+		"schedule.settings.schedule-steps", "steps", "epochs", "save_every"}, c.Field)
 }
 
-// changeable are the fields of a Recipe in which a run may go on otherwise.
-var changeable = []string{"optimizer.settings.lr", "optimizer.settings.LR",
-	"schedule.settings.schedule-steps", "steps", "epochs", "save_every"}
-
-// told are the fields of a Recipe that are not compared.
-var told = []string{"threads", "replicas", "processes", "balance", "plan", "kernels", "samples"}
-
-// compare finds the fields in which another recipe differs: the first that must be the same, in the order
-// of names, and all that may change.
-func (c *Checkpoint) compare(given Recipe) (wrong *Change, changes []Change, err error) {
+// differences lists the compared fields in which another recipe differs, in the order of names.
+func (c *Checkpoint) differences(given Recipe) ([]Change, error) {
 	var saved, is any
 	text, err := json.Marshal(given)
 	if err = cmp.Or(err, decode(text, &is), decode(c.Contents.Recipe, &saved)); err != nil {
-		return nil, nil, fmt.Errorf("train: the recipe: %w", err)
+		return nil, fmt.Errorf("train: the recipe: %w", err)
 	}
-	for _, c := range differing("", saved, is) {
-		top, _, _ := strings.Cut(c.Field, ".")
-		switch {
-		case slices.Contains(told, top):
-		case slices.Contains(changeable, c.Field):
-			changes = append(changes, c)
-		case wrong == nil:
-			wrong = &c
-		}
-	}
-	return wrong, changes, nil
+	return slices.DeleteFunc(differing("", saved, is), func(d Change) bool {
+		top, _, _ := strings.Cut(d.Field, ".")
+		return slices.Contains([]string{"threads", "replicas", "processes", "balance", "plan", "kernels",
+			"samples"}, top)
+	}), nil
 }
 
 // decode decodes JSON, with numbers as they are written.

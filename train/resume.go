@@ -113,8 +113,8 @@ func (c *Checkpoint) Paths() []string {
 // Changes are the settings in which a run of this recipe goes on otherwise than the checkpoint was
 // trained, as it may: see Recipe.
 func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
-	_, changes, err := c.compare(r)
-	return changes, err
+	all, err := c.differences(r)
+	return slices.DeleteFunc(all, Change.refused), err
 }
 
 // Check returns a *MismatchError unless a run of this recipe and model, which need not be
@@ -123,18 +123,18 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if was, is := c.Recipe.Samples, r.Samples; was != nil && is != nil && is.OtherTokenizer(*was) {
 		return c.mismatch("the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer)
 	}
-	wrong, _, err := c.compare(r)
+	all, err := c.differences(r)
 	if err != nil {
 		return err
 	}
-	if wrong != nil {
-		return c.mismatch(wrong.Field, wrong.Saved, wrong.Given)
+	if i := slices.IndexFunc(all, Change.refused); i >= 0 {
+		return &MismatchError{c.Path, all[i]}
 	}
 	return c.checkTensors(model)
 }
 
 func (c *Checkpoint) mismatch(field, saved, given string) error {
-	return &MismatchError{c.Path, field, saved, given}
+	return &MismatchError{c.Path, Change{field, saved, given}}
 }
 
 // checkTensors returns a *MismatchError unless the checkpoint has the model's tensors, and no others.

@@ -159,8 +159,8 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 				model = tt.model
 			}
 			got, ok := c.Check(r, model).(*train.MismatchError)
-			if want := (train.MismatchError{Path: path, Field: tt.field, Saved: tt.saved,
-				Given: tt.given}); !ok || *got != want {
+			want := train.MismatchError{Path: path, Change: train.Change{tt.field, tt.saved, tt.given}}
+			if !ok || *got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"penstock.example/data"
-	"penstock.example/group"
 	"penstock.example/internal/must"
 	"penstock.example/train"
 )
@@ -158,31 +157,6 @@ func TestInterruptedValidation(t *testing.T) {
 		s.run(t)
 		if said.String() != want.String() || sumOf(s.model) != sum {
 			t.Errorf("resumed %v: said\n%swant\n%s", resumed, said.String(), want.String())
-		}
-	}
-}
-
-// In a group all members validate the same.
-func TestValidationInProcesses(t *testing.T) {
-	check(t)
-	var want strings.Builder
-	s, closer := newRig(t, setup{})
-	validating(t, s, train.Store{Dir: t.TempDir()}, &want)
-	s.Epochs = 2
-	s.run(t)
-	closer()
-	said := make([]strings.Builder, 2)
-	dir := t.TempDir()
-	for rank, err := range inProcesses(2, func(g *group.Group) error {
-		s, closer := newRig(t, setup{balance: []int{4, 4}, group: g})
-		defer closer()
-		validating(t, s, train.Store{Dir: dir, Group: g}, &said[g.Rank()])
-		s.Epochs = 2
-		_, err := s.Run(context.Background())
-		return err
-	}) {
-		if err != nil || said[rank].String() != want.String() {
-			t.Errorf("rank %d: %v, said\n%swant\n%s", rank, err, said[rank].String(), want.String())
 		}
 	}
 }

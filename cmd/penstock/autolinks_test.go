@@ -34,15 +34,6 @@ func TestLinksAreMeasured(t *testing.T) {
 // What links take counts in the plan of a model: here a second from device to device, for a step's
 // forward and backward.
 func TestPlansOfModelsCountLinks(t *testing.T) {
-	model := []string{"--model", "mlp", "--batch", "16", "--chunks", "2", "--schedule", "gpipe",
-		"--repeats", "1"}
-	if line := planLine(t, with(model, "--devices", "2", "--latency", "1s")...); line.Step < 2e6 ||
-		line.Step > 3e6 || len(line.Balance) != 2 {
-		t.Errorf("%+v, want a step of two seconds on two devices", line)
-	}
-	refuses(t, with([]string{"plan"}, with(model, "--latency", "1s")...), exitUsage,
-		"--latency and --bandwidth: want --devices P with them")
-
 	// Of three stages in two processes two are in one, and values go over one link.
 	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
 		of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,

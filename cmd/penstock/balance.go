@@ -45,7 +45,6 @@ parameters, gradients, the optimizer's state, and activations.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	s.SortFlags = false
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")

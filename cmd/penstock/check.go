@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,15 +43,13 @@ type startup struct {
 	effective []byte   // the flags as a file
 	flags     *pflag.FlagSet
 	getenv    func(string) string
-	// listener is the address of --dashboard, nil without it and in other processes than the first.
-	listener net.Listener
-	member   group.Config // the place of this process, or of a replica in it, in the group
-	grouped  bool         // the group has several members
-	here     int          // of them in this process
-	within   *group.Group // the group, where all of it is in this process
-	read     func() (datasets, error)
-	common   map[string]string                    // what its members must have in common
-	decide   func(searchLine) (runOptions, error) // gives the options by the plan of --plan auto
+	member    group.Config // the place of this process, or of a replica in it, in the group
+	grouped   bool         // the group has several members
+	here      int          // of them in this process
+	within    *group.Group // the group, where all of it is in this process
+	read      func() (datasets, error)
+	common    map[string]string                    // what its members must have in common
+	decide    func(searchLine) (runOptions, error) // gives the options by the plan of --plan auto
 }
 
 // check checks flags against each other and against the environment. Its errors are usage errors of one
@@ -119,7 +116,7 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	model, err := models.New(o.modelName, o.options)
 	if err != nil {
-		return badUsage("--set %s: %s", strings.Join(o.settings, ","), ofModel(o.modelName, err))
+		return badUsage("--set %s: %s", strings.Join(o.settings, ","), message(err))
 	}
 	if err := o.checkSchedule(s); err != nil {
 		return err
@@ -201,18 +198,10 @@ func readGroup(text string) (g optim.Group, err error) {
 
 // momentumOf is --momentum, or the usual one where it is left out.
 func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
-	if s.Changed("momentum") {
-		return momentum
-	}
-	return usualMomentum(optimizer)
-}
-
-// usualMomentum is the momentum of an optimizer unless --momentum says another.
-func usualMomentum(optimizer string) float64 {
-	if optimizer == "sgd" {
+	if optimizer == "sgd" && !s.Changed("momentum") {
 		return 0.9
 	}
-	return 0
+	return momentum
 }
 
 // scheduled makes the learning rate's schedule for a run of total steps, and its entry in the recipe.

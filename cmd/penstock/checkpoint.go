@@ -22,14 +22,10 @@ func newCheckpoint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoint",
 		Short: "Look at checkpoints and check them",
-		Long: `Look at the checkpoints of penstock train --out. A checkpoint is a directory:
-
-  step-000200/model.safetensors       parameters and buffers, by name
-  step-000200/optimizer.safetensors   the optimizer's state, by name
-  step-000200/state.json              step, position in the data, recipe of the run;
-                                      size, SHA-256 and tensors of each file
-
-Several processes write their own layers each, as model-00002-of-00004.safetensors.`,
+		Long: `Look at the checkpoints of penstock train --out. A checkpoint is a directory such as
+step-000200: model.safetensors has parameters and buffers, optimizer.safetensors the
+optimizer's state, and state.json the step, the recipe, and hashes of the files. Several
+processes write their own layers each, as model-00002-of-00004.safetensors.`,
 		Example: `  penstock checkpoint inspect out/fashion
   penstock checkpoint verify out/fashion/step-000200`,
 		Args: noArguments,
@@ -43,30 +39,27 @@ Several processes write their own layers each, as model-00002-of-00004.safetenso
 
 // findCheckpoint opens the checkpoint in a directory, or of those in it the newest, or the one with the
 // best validation.
-func findCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
-	c, err := openCheckpoint(dir)
-	switch {
-	case err != nil || !best:
+func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
+	store := train.Store{Dir: filepath.Dir(dir)}
+	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err != nil {
+		store.Dir = dir
+		steps, err := store.Steps()
+		switch {
+		case err != nil:
+			return nil, wrongInput(err)
+		case len(steps) == 0:
+			return nil, badUsage("%s: no checkpoint there; want one, or the directory of --out", dir)
+		}
+		dir = store.Path(slices.Max(steps))
+	}
+	if c, err = train.OpenCheckpoint(dir); err != nil || !best {
 		return c, err
-	case c.Best == nil:
+	}
+	if c.Best == nil {
 		return nil, badUsage("--best: there was no validation up to %s; want a run of penstock train with "+
 			"--validate", c.Path)
 	}
-	return train.OpenCheckpoint(train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step))
-}
-
-func openCheckpoint(dir string) (*train.Checkpoint, error) {
-	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err == nil {
-		return train.OpenCheckpoint(dir)
-	}
-	steps, err := train.Store{Dir: dir}.Steps()
-	switch {
-	case err != nil:
-		return nil, wrongInput(err)
-	case len(steps) == 0:
-		return nil, badUsage("%s: no checkpoint there; want one, or the directory of --out", dir)
-	}
-	return train.OpenCheckpoint(train.Store{Dir: dir}.Path(slices.Max(steps)))
+	return train.OpenCheckpoint(store.Path(c.Best.Step))
 }
 
 const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out, whose newest\n" +
@@ -84,7 +77,7 @@ tensors with their types, shapes and sizes. Only state.json is read.
 		Args:    filesNamed("DIR"),
 	}
 	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {
-		found, err := openCheckpoint(args[0])
+		found, err := findCheckpoint(args[0], false)
 		if err != nil {
 			return result{}, err
 		}
@@ -130,7 +123,7 @@ If a file is missing or damaged the exit code is 1.
 ` + whichCheckpoint,
 		Args: filesNamed("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := openCheckpoint(args[0])
+			c, err := findCheckpoint(args[0], false)
 			if err != nil {
 				return err
 			}

@@ -57,11 +57,7 @@ func readConfig(cmd *cobra.Command) error {
 		if s.Changed(name) {
 			continue
 		}
-		values, err := flagValues(settings[name], s.Lookup(name).Value.Type() == repeatedType)
-		if err != nil {
-			return badUsage("--config %s: %s: %w", file, name, err)
-		}
-		for _, v := range values {
+		for _, v := range flagValues(settings[name], s.Lookup(name).Value.Type() == repeatedType) {
 			if err := s.Set(name, v); err != nil {
 				return badUsage("--config %s: %w", file, flagError(cmd, err))
 			}
@@ -72,24 +68,19 @@ func readConfig(cmd *cobra.Command) error {
 
 // flagValues returns the texts of a flag for a value of a file: the elements of an array joined, or one by
 // one if the flag may be repeated.
-func flagValues(value any, repeated bool) ([]string, error) {
+func flagValues(value any, repeated bool) []string {
 	elements, ok := value.([]any)
 	if !ok {
 		elements = []any{value}
 	}
 	var texts []string
 	for _, e := range elements {
-		switch e := e.(type) {
-		case string, bool, int64, float64:
-			texts = append(texts, fmt.Sprint(e))
-		default:
-			return nil, fmt.Errorf("%v: want text, a number, true or false, or an array of them", e)
-		}
+		texts = append(texts, fmt.Sprint(e))
 	}
 	if repeated {
-		return texts, nil
+		return texts
 	}
-	return []string{strings.Join(texts, ",")}, nil
+	return []string{strings.Join(texts, ",")}
 }
 
 // plainValue is what TOML reads without quotes.

@@ -64,8 +64,7 @@ func TestConfigRefuses(t *testing.T) {
 		"model = \"mlp\"\nbatch = 0\n": "--batch 0: want at least 1",
 		"model = \"mlp\"\nbatch =\n":   "line 2",
 		"batch = 1\nbatch = 2\n":       "line 2",
-		"balance = [[1], [2]]\n":       "[1]: want text, a number, true or false, or an array of them",
-		"batch = 2026-01-01\n":         "want text, a number",
+		"balance = [[1], [2]]\n":       "--balance [1],[2]: ",
 		"balance = [2, \"x\"]\n":       "--balance 2,x: ",
 		"nesterov = \"perhaps\"\n":     "--nesterov",
 	} {

@@ -79,8 +79,8 @@ func TestRefusesDataSettings(t *testing.T) {
 		args  []string
 		parts []string
 	}{
-		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: size=28: want at " +
-			"least 64"}},
+		{[]string{"--model", "unet"}, []string{"--model unet with --data synthetic: unet: Size is 28; want " +
+			"at least 64"}},
 		{[]string{"--model", "unet", "--data", "cifar10", "--data-dir", "x"},
 			[]string{"--model unet is for segmentation, and --data cifar10 for classification; want " +
 				"another of the two"}},
@@ -91,7 +91,6 @@ func TestRefusesDataSettings(t *testing.T) {
 			[]string{"--set size=8: --data synthetic has 9; leave it out"}},
 		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"},
 			[]string{"--data-set size=9: want", "text has tokenizer=none, bytes, holdout=0.1"}},
-		{[]string{"--model", "gpt", "--window", "9"}, []string{"--window 9"}},
 	} {
 		refuses(t, with([]string{"train", "--data", "synthetic", "--steps", "1"}, row.args...), exitUsage,
 			row.parts...)
@@ -104,7 +103,7 @@ func TestResumeRefusesOtherDataSettings(t *testing.T) {
 	first := with(small, "--data-set", "classes=4", "--steps", "1", "--out", out)
 	must(t, first...)
 	refuses(t, with(small, "--data-set", "classes=5", "--steps", "2", "--out", out, "--resume"), exitUsage,
-		`data.settings.chosen.classes is "4" there and "5" here; resume with the --data-set of then`)
+		`data.settings.chosen.classes is "4" there and "5" here; resume with the flags and data of then`)
 	must(t, with(small, "--data-set", "classes=4", "--steps", "2", "--out", out, "--resume")...)
 }
 

@@ -56,34 +56,15 @@ func overLimit(err error) error {
 	return err
 }
 
-// optionOf names the flags of fields of configurations and of a train.Recipe. Others have the name of the
-// field, or of its last part.
+// optionOf names the flags of fields of configurations that are not called like them.
 var optionOf = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group",
-
-	"schedule.name": "lr-schedule", "model.name": "model", "data.name": "data", "optimizer.name": "optimizer",
-	"model.settings.classes": "data", "model.settings.channels": "data", "model.settings.size": "data",
-	"model.settings.context": "data", "data.settings.validation": "validate",
-	"data.settings.fingerprint": "data-dir",
-	"data.settings.samples":     "data-dir", "the SHA-256 of the tokenizer": "data-set",
 }
 
-// flagOf returns the flag that sets a field of a train.Recipe, such as "optimizer.settings.lr".
+// flagOf returns the flag of a field of a train.Recipe that may change, such as "optimizer.settings.lr".
 func flagOf(field string) string {
-	name, known := optionOf[field]
-	switch {
-	case known:
-	case strings.HasPrefix(field, "tensor "):
-		name = "model"
-	case strings.HasPrefix(field, "model.settings."):
-		name = "set"
-	case strings.HasPrefix(field, "data.settings."):
-		name = "data-set"
-	default:
-		name = strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
-	}
-	return "--" + name
+	return "--" + strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
 }
 
 // inFlags turns the refusal of a setting into a usage error that names the flag in place of the
@@ -134,8 +115,7 @@ func withRemedy(err error) error {
 		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
 			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
 	case errors.As(err, &mismatch):
-		return fmt.Errorf("%w; resume with the %s of then, or start anew with another --out", err,
-			flagOf(mismatch.Field))
+		return fmt.Errorf("%w; resume with the flags and data of then, or start anew with another --out", err)
 	case errors.As(err, &damaged):
 		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start "+
 			"anew with another --out", err, damaged.Path)

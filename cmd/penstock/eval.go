@@ -163,16 +163,10 @@ func fitsTrained(is data.Info, was *data.Info) error {
 	return nil
 }
 
-// predictFlags is the command line of penstock predict.
-type predictFlags struct {
-	trainedFlags
-	top       int
-	tokenizer string
-	tokens    *tokenizer.Tokenizer // nil is none
-}
-
 func newPredict() *cobra.Command {
-	var f predictFlags
+	var f trainedFlags
+	var top int
+	var tokens string
 	cmd := &cobra.Command{
 		Use:   "predict DIR FILE... [flags]",
 		Short: "Say what a trained model makes of files",
@@ -191,16 +185,41 @@ file is no input of the model, nothing is printed.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
 		Args: filesNamed("DIR", "FILE..."),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd, args[0], args[1:])
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			p := predictor{top: top}
+			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(t, tokens, args[1:]) })
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, t.close()) }()
+			var all bytes.Buffer // so that nothing is written where something is wrong
+			out := json.NewEncoder(&all)
+			progress := newProgress(cmd.ErrOrStderr(), "predicting", "inputs")
+			err = train.Predict(cmd.Context(), t.pipe, p.inputs, train.EvaluateConfig{Batch: t.batch,
+				OnBatch: progress.at}, func(i int, output []float32) error {
+				line, err := p.line(i, output)
+				return cmp.Or(err, out.Encode(line))
+			})
+			progress.end()
+			if err != nil {
+				return withRemedy(err)
+			}
+			_, err = cmd.OutOrStdout().Write(all.Bytes())
+			return err
 		},
 	}
 	s := cmd.Flags()
-	s.SortFlags = false
-	count(s, &f.top, "top", 5, "`K` most likely classes of each input")
-	path(s, &f.tokenizer, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	count(s, &top, "top", 5, "`K` most likely classes of each input")
+	path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
 	f.register(s)
 	return cmd
+}
+
+// predictor makes lines of predictions.
+type predictor struct {
+	top    int
+	inputs *data.Inputs
+	tokens *tokenizer.Tokenizer // nil is none
 }
 
 // predictionLine is the JSON of a prediction.
@@ -218,57 +237,30 @@ type classLine struct {
 	Probability float32 `json:"probability"`
 }
 
-func (f *predictFlags) run(cmd *cobra.Command, dir string, files []string) (err error) {
-	var inputs *data.Inputs
-	t, err := f.open(cmd, dir, func(t *trained) (err error) {
-		if t.recipe.Samples == nil {
-			return fmt.Errorf("checkpoint %s does not say what its model reads (Recipe.Samples); want "+
-				"train.Predict in Go", t.checkpoint.Path)
-		}
-		if err := f.openTokenizer(t.recipe); err != nil {
-			return fmt.Errorf("--tokenizer: %w", err)
-		}
-		inputs, err = data.NewInputs(*t.recipe.Samples, f.tokens, files)
-		return err
-	})
-	if err != nil {
-		return err
+// open opens the files, with a tokenizer, or that of the run, if it was trained on tokens.
+func (p *predictor) open(t *trained, tokens string, files []string) (err error) {
+	samples := t.recipe.Samples
+	if samples == nil {
+		return fmt.Errorf("checkpoint %s does not say what its model reads (Recipe.Samples); want "+
+			"train.Predict in Go", t.checkpoint.Path)
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	var all bytes.Buffer // so that nothing is written where something is wrong
-	out := json.NewEncoder(&all)
-	progress := newProgress(cmd.ErrOrStderr(), "predicting", "inputs")
-	err = train.Predict(cmd.Context(), t.pipe, inputs, train.EvaluateConfig{Batch: t.batch,
-		OnBatch: progress.at}, func(i int, output []float32) error {
-		line, err := f.line(inputs, i, output)
-		return cmp.Or(err, out.Encode(line))
-	})
-	progress.end()
-	if err != nil {
-		return withRemedy(err)
-	}
-	_, err = cmd.OutOrStdout().Write(all.Bytes())
-	return err
-}
-
-// openTokenizer opens the tokenizer of --tokenizer, or of a run that was trained on its tokens.
-func (f *predictFlags) openTokenizer(run train.Recipe) (err error) {
-	if run.Samples.Task() != data.NextToken || run.Samples.Source == data.Uint8 {
-		return nil
-	}
-	settings, _ := run.Data.Settings.(map[string]any)
+	settings, _ := t.recipe.Data.Settings.(map[string]any)
 	chosen, _ := settings["chosen"].(map[string]any)
 	trainedWith, _ := chosen["tokenizer"].(string)
-	if path := cmp.Or(f.tokenizer, trainedWith); path != "" {
-		f.tokens, err = tokenizer.Open(path)
+	tokens = cmp.Or(tokens, trainedWith)
+	if tokens != "" && samples.Task() == data.NextToken && samples.Source != data.Uint8 {
+		if p.tokens, err = tokenizer.Open(tokens); err != nil {
+			return fmt.Errorf("--tokenizer: %w", err)
+		}
 	}
+	p.inputs, err = data.NewInputs(*samples, p.tokens, files)
 	return err
 }
 
 // line is the prediction for an input.
-func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line predictionLine, err error) {
-	info := inputs.Info()
-	line.File, line.Row = inputs.Source(i)
+func (p *predictor) line(i int, output []float32) (line predictionLine, err error) {
+	info := p.inputs.Info()
+	line.File, line.Row = p.inputs.Source(i)
 	if slices.ContainsFunc(output, func(x float32) bool { return x-x != 0 }) { // infinite, or no number
 		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
 			"diverged, or the input is far from what it was trained on", line.File, line.Row)
@@ -279,8 +271,8 @@ func (f *predictFlags) line(inputs *data.Inputs, i int, output []float32) (line 
 	case data.Segmentation:
 		line.Pixels = likeliest(output, info.Classes, int(info.Target.Shape[1]))
 	default:
-		for _, class := range train.Likely(output, f.top) {
-			line.Classes = append(line.Classes, classLine{class, f.className(info, class), output[class]})
+		for _, class := range train.Likely(output, p.top) {
+			line.Classes = append(line.Classes, classLine{class, p.className(info, class), output[class]})
 		}
 	}
 	return line, nil
@@ -300,10 +292,10 @@ func likeliest(output []float32, classes, width int) [][]int {
 }
 
 // className is the name of a class, or "". Bytes are named by their characters, tokens by their text.
-func (f *predictFlags) className(info data.Info, class int) string {
+func (p *predictor) className(info data.Info, class int) string {
 	switch {
-	case f.tokens != nil && class < f.tokens.Len():
-		text, _ := f.tokens.Decode([]int32{int32(class)})
+	case p.tokens != nil && class < p.tokens.Len():
+		text, _ := p.tokens.Decode([]int32{int32(class)})
 		return string(text)
 	case class < len(info.ClassNames):
 		return info.ClassNames[class]

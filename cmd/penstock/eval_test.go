@@ -171,9 +171,6 @@ func TestPredictPictures(t *testing.T) {
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
 		{[]string{out, dark, cut}, exitFailed,
 			"cut.png: png: invalid format: not enough pixel data; want a PNG,"},
-		{[]string{out, textFile(t, "a.txt", "hello")}, exitUsage,
-			"a.txt: image: unknown format; want a PNG, JPEG"},
-		{[]string{out, textFile(t, "a.txt", "")}, exitUsage, "a.txt: it is empty"},
 		{[]string{savedBy(t, 1), dark}, exitUsage,
 			`is of a model "three", which penstock models does not list`},
 	} {

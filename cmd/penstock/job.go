@@ -38,7 +38,7 @@ type job struct {
 	loop           train.Loop
 	show           *reporter
 	peaks          highest
-	trace          stepTrace
+	recorded       int64 // the step that is; 0 is none
 	measures       measures
 	dashboard      dashboard
 	page           *report.Run  // of the recorded step; nil before it
@@ -58,7 +58,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 		doing string // shown on a terminal as soon as it takes long
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
-		{"", j.openGroup}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
+		{"", j.openGroup}, {"", j.listen}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
 		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
 		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads},
 		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
@@ -182,13 +182,13 @@ func assigned(lists []string) map[string]any {
 
 // splitValidation splits the training samples by --validate into samples to train with and samples for
 // validation, nil without.
-func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset, err error) {
+func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset,
+	err error) {
 	if validate == "" || validate == partTest {
 		return training, nil, nil
 	}
 	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
-	kept, heldOut, err = data.Split(training, share, seed)
-	if err != nil {
+	if kept, heldOut, err = data.Split(training, share, seed); err != nil {
 		err = fmt.Errorf("--validate %s: %w", validate, err)
 	}
 	return kept, heldOut, err
@@ -311,7 +311,8 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}
 	}
-	l.OnStep = []train.Hook{j.trace.hook(j.pipe, j.loop.Step), j.recordStep}
+	j.pipe.SetRecord(l.Step+1 == j.recorded)
+	l.OnStep = []train.Hook{j.recordStep}
 	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}

@@ -58,13 +58,9 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchRun starts the processes with the command line of train, and again after failures.
+// launchRun starts the processes with the command line of train and the variables of torchrun, and again after
+// failures.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
-	if slices.Contains(train, "--help") || slices.Contains(train, "-h") {
-		about, _, _ := cmd.Root().Find([]string{"train"}) // train exists
-		about.InitDefaultHelpFlag()
-		return about.Help()
-	}
 	port, err := launch.KeepPort()
 	if err != nil {
 		return err
@@ -82,25 +78,15 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		}}
 	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()))
 	for rank := range processes {
-		environment := slices.Clone(common)
-		for name, value := range rankEnvironment(rank, processes, port.Number) {
-			environment = append(environment, name+"="+value)
-		}
-		job.Env = append(job.Env, environment)
+		r, n := strconv.Itoa(rank), strconv.Itoa(processes)
+		job.Env = append(job.Env, append(slices.Clip(common), "RANK="+r, "WORLD_SIZE="+n, "LOCAL_RANK="+r,
+			"LOCAL_WORLD_SIZE="+n, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
+			"TORCHELASTIC_USE_AGENT_STORE=")) // an agent's store is at another address
 	}
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")
 	}
 	return err
-}
-
-// rankEnvironment is how torchrun tells a process which one it is. An agent's store is at another address.
-func rankEnvironment(rank, processes, port int) map[string]string {
-	r, n := strconv.Itoa(rank), strconv.Itoa(processes)
-	return map[string]string{
-		"RANK": r, "WORLD_SIZE": n, "LOCAL_RANK": r, "LOCAL_WORLD_SIZE": n,
-		"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": strconv.Itoa(port), "TORCHELASTIC_USE_AGENT_STORE": "",
-	}
 }
 
 // fileOf is the file that a writer is, so that a process can have it, or else the writer.

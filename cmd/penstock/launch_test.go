@@ -26,10 +26,3 @@ func TestLaunchRefuses(t *testing.T) {
 		}
 	}
 }
-
-func TestLaunchShowsTheHelpOfTrain(t *testing.T) {
-	if r := must(t, "launch", "--processes", "2", "--", "train", "--help"); r.stdout != must(t, "train",
-		"--help").stdout {
-		t.Errorf("got %s", r.stdout)
-	}
-}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -91,11 +89,6 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	case !slices.ContainsFunc(offered, fits):
 		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
 			wanted[0], f.dataName, offered[0])
-	case s.Changed("window") && !slices.Contains(windowed, f.dataName):
-		return badUsage("--window %d: it is for --data text and tokens, and %s has samples of their own size",
-			f.window, f.dataName)
-	case f.dataName == "synthetic" && f.dataDir != "":
-		return badUsage("--data-dir %s: it is for data with files, and synthetic has none", f.dataDir)
 	// fashion-mnist has a usual place
 	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "":
 		return badUsage("--data %s needs --data-dir PATH, where its files are", f.dataName)
@@ -114,7 +107,7 @@ type datasets struct{ training, test data.Dataset }
 func (f *modelFlags) open() (sets datasets, err error) {
 	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
 	system.TrimProcess() // reading took more than what was read
-	return sets, wrongInput(ofData(err))
+	return sets, wrongInput(err)
 }
 
 // fit returns the model's options as the data and --set make them, and the ones for the recipe: those that
@@ -158,42 +151,10 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	return o, chosen, nil
 }
 
-// misfit is the usage error of a model that has refused the data's options.
+// misfit is the usage error of a model that has refused its options, or those of the data.
 func (f *modelFlags) misfit(err error) error {
 	if f.dataName == "" {
-		return badUsage("--set %s: %s", strings.Join(f.settings, ","), ofModel(f.modelName, err))
+		return badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
 	}
-	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, ofModel(f.modelName, err))
-}
-
-// ofModel is the message of the refusal of a model's options, which are named as --set names them. Other
-// errors are as they are.
-func ofModel(model string, err error) string {
-	var e *models.ConfigError
-	settings, _ := models.Settings(model, models.Options{})
-	for _, s := range settings {
-		if errors.As(err, &e) && s.Field == e.Field {
-			return refused(s.Name, e)
-		}
-	}
-	return message(err)
-}
-
-// refused is the message of a setting that is refused, by a name.
-func refused(name string, e *data.ConfigError) string {
-	return fmt.Sprintf("%s=%v: %s", name, e.Value, strings.TrimPrefix(e.Problem+"; "+e.Remedy, "; "))
-}
-
-// ofData is the error of opening a data set, in which an option is named as --data-set names it. What
-// is no refusal of one stays as it is.
-func ofData(err error) error {
-	var e *data.ConfigError
-	if errors.As(err, &e) {
-		name := strings.ToLower(e.Field)
-		set := []string{fmt.Sprintf("%s=%v", name, e.Value)}
-		if data.Set(strings.TrimPrefix(e.Of, "data: "), &data.Options{}, set) == nil {
-			return badUsage("--data-set %s", refused(name, e))
-		}
-	}
-	return err
+	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, message(err))
 }

@@ -104,7 +104,7 @@ func describeModel(cmd *cobra.Command, name string, set []string, format string)
 	}
 	line, model, err := readModel(name, o)
 	if err != nil {
-		return badUsage("--set %s: %s", strings.Join(set, ","), ofModel(name, err))
+		return badUsage("--set %s: %s", strings.Join(set, ","), message(err))
 	}
 	layers := nn.Summary(model)
 	for _, l := range layers {

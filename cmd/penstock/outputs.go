@@ -150,28 +150,27 @@ func (j *job) validation() *train.Validation {
 
 // dashboard serves the page of the run while it goes on. Its zero value serves nothing.
 type dashboard struct {
-	live   *report.Live
-	server *http.Server
-	over   chan struct{} // closed when the server has ended
+	listener net.Listener
+	live     *report.Live
+	server   *http.Server
+	over     chan struct{} // closed when the server has ended
 }
 
-// listen opens the address of the dashboard before anything is opened or created. The caller closes it. It is
-// nil without a dashboard.
-func (o *runOptions) listen() (net.Listener, error) {
-	if o.dashboardAt == "" || o.member.Rank > 0 {
-		return nil, nil
+// listen opens the address of the dashboard before anything is read or measured.
+func (j *job) listen(context.Context, io.Writer) (err error) {
+	if j.dashboardAt == "" || j.member.Rank > 0 {
+		return nil
 	}
-	listener, err := net.Listen("tcp", o.dashboardAt)
-	if err != nil {
-		return nil, badUsage("--dashboard %s: %w", o.dashboardAt, err)
+	if j.dashboard.listener, err = net.Listen("tcp", j.dashboardAt); err != nil {
+		err = badUsage("--dashboard %s: %w", j.dashboardAt, err)
 	}
-	return listener, nil
+	return err
 }
 
 // serveDashboard starts the server of the page.
 func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	d := &j.dashboard
-	if j.listener == nil || j.member.Rank > 0 {
+	if d.listener == nil {
 		return nil
 	}
 	var past metrics.History
@@ -187,18 +186,21 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	d.server = &http.Server{Handler: d.live, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	d.over = make(chan struct{})
 	go func() {
-		d.server.Serve(j.listener) // ends with the server
+		d.server.Serve(d.listener) // ends with the server
 		close(d.over)
 	}()
 	j.measures.writers = append(j.measures.writers, d.live)
-	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", j.listener.Addr())
+	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", d.listener.Addr())
 	return err
 }
 
 // close gives pages two seconds to hear how the run ended.
 func (d *dashboard) close() error {
-	if d.server == nil {
+	switch {
+	case d.listener == nil:
 		return nil
+	case d.server == nil:
+		return d.listener.Close()
 	}
 	d.live.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -210,9 +212,10 @@ func (d *dashboard) close() error {
 	return nil
 }
 
-// recordStep is a hook that updates the page of the run with the recorded step.
+// recordStep is a hook that has a step recorded, and updates the page of the run with it.
 func (j *job) recordStep(s train.StepInfo) error {
-	if s.Timeline == nil || s.Step != j.trace.step || j.member.Rank > 0 {
+	j.pipe.SetRecord(s.Step+1 == j.recorded)
+	if s.Timeline == nil || s.Step != j.recorded || j.member.Rank > 0 {
 		return nil
 	}
 	r := j.describeRun()

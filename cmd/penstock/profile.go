@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/planfile"
-	"penstock.example/internal/solver"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/profile"
@@ -55,7 +54,6 @@ do. For a plan for one device alone, give --devices 1.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	s.SortFlags = false
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	count(s, &batch, "batch", 32, "`N` samples in a batch")
@@ -99,7 +97,7 @@ do. For a plan for one device alone, give --devices 1.`,
 			if err != nil {
 				return r, err
 			}
-			least, err := solver.ExplainLeast(c.Chain)
+			least, err := leastOf(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showChain(w, c)
 				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch,

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// How often progress is shown: on a terminal as often as an eye can follow, and in lines of a log often enough
-// to see a run live and rarely enough to read.
+// How often progress is shown: on a terminal as often as an eye can follow, and in lines of a log often
+// enough to see a run live and rarely enough to read.
 const (
 	barEvery  = 100 * time.Millisecond
 	lineEvery = 2 * time.Second

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"gonum.org/v1/plot"
@@ -87,30 +86,39 @@ func limitFlag(cmd *cobra.Command, limit *int64) {
 
 // solveFile finds the plan of a chain in a file and the least limit, or says why there is no plan.
 func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan,
-	least remat.LeastLimit, err error) {
+	least limitSet, err error) {
 	if c, err = readChain(cmd, file, "limit"); err != nil {
 		return c, p, least, err
 	}
 	if p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{}); err != nil {
 		return c, p, least, err
 	}
-	if least, err = solver.ExplainLeast(c); err == nil && !p.Feasible {
+	if least, err = leastOf(c); err == nil && !p.Feasible {
 		err = fmt.Errorf("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
 			leastText(c, least))
 	}
 	return c, p, least, err
 }
 
-func leastText(c remat.Chain, least remat.LeastLimit) string {
-	return fmt.Sprintf("%s (%d bytes), set by %s: %s", formatBytes(least.Bytes), least.Bytes,
-		opName(c, least.Op), partsOf(least.Parts))
+// limitSet is the least limit of a chain, and the operation that sets it.
+type limitSet struct {
+	bytes int64
+	by    remat.Op
+}
+
+func leastOf(c remat.Chain) (limitSet, error) {
+	p, by, err := solver.Least(c)
+	return limitSet{p.Peak, by}, err
+}
+
+func leastText(c remat.Chain, least limitSet) string {
+	return fmt.Sprintf("%s (%d bytes), set by %s", formatBytes(least.bytes), least.bytes, opName(c, least.by))
 }
 
 // showPlan prints the peak and the time of a plan.
 func showPlan(w io.Writer, c remat.Chain, p remat.Plan, report remat.Report) {
-	fmt.Fprintf(w, "peak\t%s of %s (%d bytes), in %s:\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak,
+	fmt.Fprintf(w, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak,
 		opName(c, p.Ops[report.PeakOp]))
-	row(w, "", partsOf(report.AtPeak))
 	fmt.Fprintf(w, "time\t%s, %s on computing everything once\n", micros(report.Time),
 		percent(report.Extra, report.Time-report.Extra))
 }
@@ -134,12 +142,12 @@ the layer that sets it, the limit from which on nothing is computed again, and w
 		if err != nil {
 			return result{}, err
 		}
-		e, err := remat.Explain(cmd.Context(), c, p, least, explainedBytes,
+		e, err := remat.Explain(cmd.Context(), c, p, explainedBytes,
 			func(ctx context.Context, limit int64) (remat.Plan, error) {
 				return solver.Solve(ctx, c, limit, solver.Options{})
 			})
-		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, least.Bytes,
-			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e) }}, err
+		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, least.bytes,
+			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e, least) }}, err
 	})
 }
 
@@ -158,7 +166,7 @@ type explanationLine struct {
 	More       []remat.Step             `json:"more"`
 }
 
-func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) {
+func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least limitSet) {
 	row(w, "", "LAYER", "KEEPS", "HELD", "AGAIN", "TIME", "EXTRA")
 	for i, l := range e.Layers {
 		row(w, i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), micros(l.Extra))
@@ -168,7 +176,7 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) {
 		micros(r.Extra))
 	fmt.Fprintln(w)
 	showPlan(w, c, e.Plan, r)
-	showLimits(w, c, e.Least, e.Plain.Peak)
+	showLimits(w, c, least, e.Plain.Peak)
 	for i, m := range e.More {
 		if i > 0 && m.Time == e.More[i-1].Time {
 			break // nothing more to be had
@@ -179,7 +187,7 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation) {
 }
 
 // showLimits prints between which limits a chain has different plans.
-func showLimits(w io.Writer, c remat.Chain, least remat.LeastLimit, greatest int64) {
+func showLimits(w io.Writer, c remat.Chain, least limitSet, greatest int64) {
 	fmt.Fprintf(w, "least\t%s\ngreatest\t%s (%d bytes), from which on nothing is computed again\n",
 		leastText(c, least), formatBytes(greatest), greatest)
 }
@@ -204,7 +212,6 @@ func newRematCompare() *cobra.Command {
 
   none           nothing is computed again
   sequential     PyTorch's checkpoint_sequential: 2 to 2*sqrt(layers) segments
-  revolve        Revolve, with 2 to 2*sqrt(layers) inputs kept at a time
   all            only the input is kept
 
 A row is left out if another of its strategy takes less memory and time. GAIN is how many
@@ -225,7 +232,7 @@ more steps the best plan does in the same time.`,
 					best = p
 				}
 			}
-			lines = append(lines, comparedLine{b.Strategy, b.Segments + b.Checkpoints, b.Peak, b.Time,
+			lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Peak, b.Time,
 				best.Peak, best.Time})
 			if b.Strategy == "none" {
 				none = float64(b.Peak)
@@ -250,7 +257,7 @@ more steps the best plan does in the same time.`,
 // comparedLine is the JSON of a strategy, and of the best plan at its peak.
 type comparedLine struct {
 	Strategy    string  `json:"strategy"`
-	Parts       int     `json:"parts,omitempty"` // segments of sequential, inputs that revolve keeps
+	Parts       int     `json:"parts,omitempty"` // segments of sequential
 	Peak        int64   `json:"peak_bytes"`
 	Time        float64 `json:"time_us"`
 	OptimumPeak int64   `json:"optimum_peak_bytes"`
@@ -307,7 +314,7 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat
 	}
 	line.StepStyle, line.Color, line.Width = plotter.PostStep, plotutil.DarkColors[2], vg.Points(2)
 	var scatters []any
-	for _, strategy := range []string{"none", "sequential", "revolve", "all"} {
+	for _, strategy := range []string{"none", "sequential", "all"} {
 		if xys := marks[strategy]; xys != nil {
 			scatters = append(scatters, strategy, xys)
 		}
@@ -366,21 +373,4 @@ func opName(c remat.Chain, o remat.Op) string {
 		return "the loss"
 	}
 	return fmt.Sprintf("%v of layer %d, %s", o.Kind, o.Layer, c.Layers[o.Layer].Name)
-}
-
-// partsOf lists the parts of a number of bytes.
-func partsOf(b remat.Breakdown) string {
-	var parts []string
-	add := func(bytes int64, name string) {
-		if bytes > 0 {
-			parts = append(parts, formatBytes(bytes)+" "+name)
-		}
-	}
-	add(b.Inputs, "inputs")
-	add(b.Saved, "saved")
-	add(b.Gradients, "gradients")
-	add(b.WeightGradients, "gradients of weights")
-	add(b.Made, "made")
-	add(b.Tmp, "temporary")
-	return strings.Join(parts, " + ")
 }

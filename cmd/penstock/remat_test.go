@@ -177,7 +177,7 @@ func TestRematCompare(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	if len(strategies) != 4 {
+	if len(strategies) != 3 {
 		t.Errorf("%v", strategies)
 	}
 	says(t, must(t, "remat", "compare", chain).stdout, "STRATEGY", "GAIN", "\nnone ", "\nsequential 2 ",
@@ -193,7 +193,7 @@ func TestRematCurve(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, string(before), "memory, MiB", "extra time", "chain.json, 6 layers", "best plan", "sequential",
-		"revolve", "none", "all")
+		"none", "all")
 	if r := command(t, "remat", "curve", textFile(t, "x.json", "{"), "--out", out); r.code != exitUsage {
 		t.Errorf("%+v", r)
 	}

@@ -117,16 +117,16 @@ func TestOutHolds(t *testing.T) {
 	}{
 		{args, []string{"--resume", "--out"}},
 		{with(args, "--resume", "--model", "resnet20"),
-			[]string{"model.name", `"mlp"`, `"resnet20"`, "--model"}},
-		{with(args, "--resume", "--batch", "64"), []string{"batch is 128 there and 64 here", "--batch"}},
-		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here", "--chunks"}},
-		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here", "--seed"}},
+			[]string{"model.name", `"mlp"`, `"resnet20"`}},
+		{with(args, "--resume", "--batch", "64"), []string{"batch is 128 there and 64 here"}},
+		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here"}},
+		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here"}},
 		{with(args, "--resume", "--optimizer", "adam"),
-			[]string{"optimizer", `"sgd"`, `"adam"`, "--optimizer"}},
+			[]string{"optimizer", `"sgd"`, `"adam"`}},
 		{with(args, "--resume", "--lr-schedule", "cosine"),
-			[]string{`"constant"`, `"cosine"`, "--lr-schedule"}},
+			[]string{`"constant"`, `"cosine"`}},
 		{with(args, "--resume", "--clip-norm", "2"),
-			[]string{"clip_norm is 0 there and 2 here", "--clip-norm"}},
+			[]string{"clip_norm is 0 there and 2 here"}},
 	}
 	for _, tt := range tests {
 		r := command(t, tt.args...)
@@ -239,8 +239,7 @@ func TestSignal(t *testing.T) {
 			t.Fatalf("%v: %v, stderr:\n%s", signal, err, stderr)
 		}
 		for _, want := range []string{"finishing the step; Ctrl-C again ends at once\n",
-			fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), `'` +
-				strings.ReplaceAll(out, `'`, `'\''`) + `'`, " --resume\n"} {
+			fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), " --resume\n"} {
 			if !strings.Contains(stderr.String(), want) {
 				t.Errorf("%v: no %q in stderr:\n%s", signal, want, stderr)
 			}
@@ -287,9 +286,9 @@ func TestResumeWithChanges(t *testing.T) {
 		want string
 	}{
 		{[]string{"--steps", "9", "--warmup", "1"},
-			"schedule.settings.warmup is 0 there and 1 here; resume with the --warmup of then"},
+			"schedule.settings.warmup is 0 there and 1 here; resume with the flags and data of then"},
 		{[]string{"--steps", "9", "--momentum", "0.5"},
-			"optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the --momentum of then"},
+			"optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the flags and data of then"},
 	} {
 		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitUsage ||
 			!strings.Contains(r.stderr, row.want) {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -110,7 +109,6 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 }
 
 func (f *searchFlags) register(s *pflag.FlagSet) {
-	s.SortFlags = false
 	namesFlags(s, &f.of.modelName, &f.of.settings)
 	f.of.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.of.optimizer, &f.of.momentum)
@@ -156,15 +154,18 @@ func (f *searchFlags) readDevices(text string) error {
 
 // checkArguments wants the file of a chain or --model, and the flags that go with it.
 func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
-	model, machine, linked := f.of.modelName != "", f.machine != "", f.link() != plan.Link{}
+	model, machine := f.of.modelName != "", f.machine != ""
+	others, of := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
 	if !model {
 		if err := filesNamed("CHAIN, or --model NAME,")(cmd, args); err != nil {
 			return err
 		}
-		for _, name := range []string{"data", "train-only", "autocast", "threads", "optimizer"} {
-			if cmd.Flags().Changed(name) {
-				return badUsage("--%s is for a model that is measured; want --model NAME with it", name)
-			}
+		others = []string{"data", "train-only", "autocast", "threads", "optimizer"}
+		of = "with --model NAME, which is measured"
+	}
+	for _, name := range others {
+		if cmd.Flags().Changed(name) {
+			return badUsage("--%s is for a plan %s", name, of)
 		}
 	}
 	for _, rule := range []struct {
@@ -172,10 +173,9 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		want   string
 	}{
 		{model && len(args) > 0, "CHAIN and --model: want one of the two"},
-		{model && (f.batch == 0 || f.replicas != nil), "--model: want --batch N with it, and no --replicas"},
-		{machine && (linked || f.devices != nil), "--machine has devices and links; want no --latency, no " +
-			"--bandwidth and no names of --devices with it"},
-		{!machine && linked && f.stages == 0, "--latency and --bandwidth: want --devices P with them"},
+		{model && f.batch == 0, "--model: want --batch N with it"},
+		{machine && (f.link() != plan.Link{} || f.devices != nil), "--machine has devices and links; want " +
+			"no --latency, --bandwidth and names of --devices with it"},
 		{!model && f.chunks == 0 && f.batch == 0, "want --chunks M, or --batch N to have M chosen"},
 		{!model && !machine && f.stages == 0, "want --stages P, the number of devices, or --machine FILE"},
 	} {
@@ -198,12 +198,6 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
-	if f.machine != "" {
-		var err error
-		if f.on, err = readParsed(cmd, f.machine, plan.ParseMachine); err != nil {
-			return nil, badUsage("--machine %w", err)
-		}
-	}
 	show := newProgress(cmd.ErrOrStderr(), "planning", "")
 	defer show.end()
 	if f.of.modelName == "" {
@@ -224,11 +218,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 	cores := runtime.NumCPU()
 	f.threads, f.atWork = f.modelThreads(cores), cmp.Or(f.stages, cores)
 	f.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
-	switch {
-	case f.machine != "" || f.devices != nil:
-	case f.link() != plan.Link{}:
-		f.on = linkedMachine("cpu/", f.stages, slices.Max(f.threads), f.link())
-	default:
+	if f.devices == nil {
 		f.on = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
 	}
 	return f.planModel(cmd.Context(), show, m)
@@ -269,7 +259,7 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	switch {
 	case f.of.threads > 0:
 		return []int{f.of.threads}
-	case f.machine != "", f.onGPUs():
+	case f.onGPUs():
 		return []int{1}
 	case f.stages > 0:
 		return []int{max(cores/f.stages, 1)}
@@ -295,7 +285,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 		return nil, badUsage("--optimizer %s: %s", f.of.optimizer, message(err))
 	}
 	c := train.PlanConfig{
-		Batch: f.batch, Threads: f.threads, Stages: f.stages, Machine: f.on, Predicts: f.machine != "",
+		Batch: f.batch, Threads: f.threads, Stages: f.stages, Machine: f.on,
 		Wishes: f.wishes(show), Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: f.atWork,
 		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: f.deferredBatchNorm},
 		Clock: clock, Note: show.line,
@@ -318,11 +308,7 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	if c.Devices, err = readDevices(f.devices); err != nil {
 		return nil, err
 	}
-	switch {
-	case f.devices == nil:
-	case f.link() != plan.Link{}:
-		c.Links = []plan.Link{f.link()}
-	case f.onGPUs() && len(f.devices) > 1:
+	if f.onGPUs() && len(f.devices) > 1 {
 		between, err := measureCopies(f.devices)
 		if err != nil {
 			return nil, fmt.Errorf("measuring the links of --devices %s: %w", deviceNames(f.devices), err)
@@ -371,9 +357,12 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, show *progress)
 	if timing.Useless() {
 		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), measureAgain)
 	}
-	p := &train.ModelPlan{Machine: f.on, Wishes: f.wishes(show)}
-	if f.machine == "" {
-		p.Machine = linkedMachine("device ", f.stages, threads, f.link())
+	p := &train.ModelPlan{Wishes: f.wishes(show),
+		Machine: linkedMachine("device ", f.stages, threads, f.link())}
+	if f.machine != "" {
+		if p.Machine, err = readParsed(cmd, f.machine, plan.ParseMachine); err != nil {
+			return nil, badUsage("--machine %w", err)
+		}
 	}
 	if f.chunks > 0 {
 		p.Wishes.MicroBatches = []int{f.chunks}

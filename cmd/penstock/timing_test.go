@@ -62,15 +62,15 @@ func TestUncertainTimesAreTold(t *testing.T) {
 // TestTrainCountsRecomputation: where the layers of a run are cut by time, a stage is to take as
 // long as its policy has it work. By the clock each of six layers takes a millisecond forward and,
 // but for the first, which has nothing to train, one back. What crosses the border, and its
-// gradient, takes 0.84 ms: transfers are timed as one.
+// gradient, takes 0.845 ms: half of a round trip.
 func TestTrainCountsRecomputation(t *testing.T) {
 	setClock(t, steady)
 	cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time: a micro-batch takes the stages ` +
 		`([0-9.]+), ([0-9.]+) ms\n`)
 	for _, test := range []struct{ policy, want string }{
 		// of four micro-batches three
-		{"never", "3,3 5.84 6.84"}, {"always", "3,3 8.84 9.84"}, {"except_last", "3,3 8.09 9.09"},
-		{"always,never", "2,4 5.84 8.84"},
+		{"never", "3,3 5.845 6.845"}, {"always", "3,3 8.845 9.845"}, {"except_last", "3,3 8.095 9.095"},
+		{"always,never", "2,4 5.845 8.845"},
 	} {
 		r := must(t, with(small, "--stages", "2", "--steps", "1", "--format", "json", "--checkpoint",
 			test.policy)...)

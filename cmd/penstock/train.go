@@ -56,9 +56,6 @@ keeps its plan; otherwise it plans again and says so.`,
 			if err != nil {
 				return err
 			}
-			if o.listener != nil {
-				defer o.listener.Close()
-			}
 			return runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
 		},
 	}
@@ -86,8 +83,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 	if o.member.Rank == 0 { // the others write nothing
 		o.data.OnText = showText(cmd.ErrOrStderr())
 	}
-	o.listener, err = o.listen()
-	return o, err
+	return o, nil
 }
 
 // afterStep is a hook of tests. Nil is none.
@@ -142,7 +138,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	saved, err := j.save()
 	if err == nil {
-		err = j.trace.finish(j.pipe, stderr)
+		err = j.writeTrace(stderr)
 	}
 	if err != nil {
 		return j.saveAfterFailure(err)
@@ -191,10 +187,10 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	process := system.ReadProcessMemory()
+	resident, peak := system.ResidentMemory()
 	return j.show.done(doneLine{Done: true, Steps: step, TestAccuracy: tested.Accuracy, TestMSE: tested.MSE,
-		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: process.Resident,
-		PeakResidentBytes: process.Peak, checkpoint: saved, trace: j.traceFile})
+		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: resident,
+		PeakResidentBytes: peak, checkpoint: saved, trace: j.traceFile})
 }
 
 // failedError is an error that ended a run which could take steps, and how to go on.

@@ -58,10 +58,8 @@ func TestValidate(t *testing.T) {
 	if err != nil || c.Best == nil || c.Best.Epoch != best || c.Best.Since != 5-best {
 		t.Fatalf("%+v, %v; want epoch %d", c, err, best)
 	}
-	e := evaluated(t, filepath.Join(dir, "a"), "--best", "--part", "validation", "--stages", "2")
-	if e.Step != c.Best.Step || *e.Loss != said[best].Loss || *e.Accuracy != *said[best].Accuracy ||
-		e.Samples != 64 {
-		t.Errorf("%+v of step %d; want %+v", e.Evaluation, e.Step, said[best])
+	if e := evaluated(t, filepath.Join(dir, "a"), "--best", "--stages", "2"); e.Step != c.Best.Step {
+		t.Errorf("step %d is evaluated; want %d", e.Step, c.Best.Step)
 	}
 	steps, err := train.Store{Dir: filepath.Join(dir, "a")}.Steps()
 	if want := map[bool]int{true: 1, false: 2}[best == 5]; err != nil || len(steps) != want {
@@ -105,7 +103,7 @@ func TestValidate(t *testing.T) {
 	}
 	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr",
 		"0.5", "--resume", "--out", filepath.Join(dir, "a")), exitUsage,
-		`data.settings.validation is "0.25" there and "0.5" here; resume with the --validate of then`)
+		`data.settings.validation is "0.25" there and "0.5" here; resume with the flags and data of then`)
 }
 
 // sumOf is the hash of the weights at the end of a run.

@@ -4,7 +4,6 @@ package arg
 import (
 	"cmp"
 	"fmt"
-	"math"
 )
 
 // ConfigError is a setting that is refused. Packages with settings have it under a name of their own,
@@ -46,12 +45,6 @@ func Between[T cmp.Ordered](of, field string, value, least, most T) error {
 // AtLeast refuses a value that is below least.
 func AtLeast[T cmp.Ordered](of, field string, value, least T) error {
 	return refuse(value >= least, of, field, value, "want at least %v", least)
-}
-
-// Finite refuses a number that is negative, infinite or NaN.
-func Finite(of, field string, value float64) error {
-	return refuse(value >= 0 && !math.IsInf(value, 0), of, field, value,
-		"want a finite number that is not negative")
 }
 
 // Balance checks that every stage has layers and that they are all of the model's.

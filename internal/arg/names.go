@@ -36,3 +36,50 @@ func IsHost(text string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 	return text != "" && len(text) <= 255 && strings.Trim(text, letters) == ""
 }
+
+// OneOf is the remedy for an unknown word: the nearest known word, if one is near, and the list of all
+// known words.
+func OneOf(word string, known []string) string {
+	return Meant(word, known) + "want one of " + strings.Join(known, ", ")
+}
+
+// Meant asks for the word that was probably meant, such as "did you mean train? ", or is "".
+func Meant(word string, known []string) string {
+	if near := Nearest(word, known); near != "" {
+		return "did you mean " + near + "? "
+	}
+	return ""
+}
+
+// Nearest is the first known word with the least edit distance, or "" if all are too far.
+func Nearest(word string, known []string) (best string) {
+	least := 1 << 30
+	for _, k := range known {
+		d := distance(strings.ToLower(word), strings.ToLower(k))
+		if d <= max(2, len(k)/3) && d < min(len(k), least) {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance of two words in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,9 +1,10 @@
-// Package disk opens files for reading and writes them safely. It only accepts regular files:
-// reading a named pipe, a device or a socket could block for ever or never end. Files that are read
-// whole have a bounded size. Files that are written are either complete or untouched.
+// Package disk reads and writes regular files: reading a named pipe, a device or a socket could block for
+// ever or never end. Files that are read whole have a bounded size. Files that are written are either
+// complete or untouched.
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +13,7 @@ import (
 	"syscall"
 )
 
-// MaxJSON is the most bytes of a JSON file that is read: the state of a checkpoint, a chain, a
-// plan. It is a hundred times the size of the largest of them.
+// MaxJSON bounds the bytes of a JSON file: a hundred times the largest checkpoint's state, chain or plan.
 const MaxJSON = 64 << 20
 
 // ErrNotRegular is what opening anything but a regular file returns.
@@ -90,18 +90,10 @@ func ReadStream(r io.Reader, most int64) ([]byte, error) {
 
 // regular returns an error unless the file is regular.
 func regular(path string, info fs.FileInfo) error {
-	kind := "file of another kind"
-	switch mode := info.Mode(); {
-	case mode.IsRegular():
+	if info.Mode().IsRegular() {
 		return nil
-	case mode.IsDir():
-		kind = "directory"
-	case mode&fs.ModeNamedPipe != 0:
-		kind = "named pipe"
-	case mode&fs.ModeSocket != 0:
-		kind = "socket"
-	case mode&fs.ModeDevice != 0:
-		kind = "device"
 	}
+	kind := cmp.Or(map[fs.FileMode]string{fs.ModeDir: "directory", fs.ModeNamedPipe: "named pipe",
+		fs.ModeSocket: "socket"}[info.Mode().Type()], "device")
 	return &fs.PathError{Op: "open", Path: path, Err: fmt.Errorf("%w but a %s", ErrNotRegular, kind)}
 }

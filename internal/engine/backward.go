@@ -67,3 +67,9 @@ func (p *Prepared) release() uint64 {
 	p.handle = 0
 	return handle
 }
+
+// Sequence returns the number that autograd will give the next node recorded on this OS thread.
+// Nodes recorded between two readings have numbers in between. That is how a failure in backward
+// (torch.Error.Sequence) is traced to the layer that recorded the node. It is only meaningful on a locked
+// thread.
+func Sequence() uint64 { return shim.Sequence() }

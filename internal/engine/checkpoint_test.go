@@ -360,9 +360,9 @@ func TestCheckpointFailures(t *testing.T) {
 					}
 					return tensors{y}
 				}
-				before := torch.Sequence()
+				before := engine.Sequence()
 				y := engine.Checkpoint(c, deep(depth-1, f), tensors{x}, false)
-				after := torch.Sequence()
+				after := engine.Sequence()
 				grad := c.OnesLike(y[0])
 				ended := func() (p any) {
 					defer func() { p = recover() }()

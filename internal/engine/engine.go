@@ -108,7 +108,7 @@ func Dense(shape, strides []int64) bool {
 
 // Strides returns, for each dimension, the number of elements in memory from one index to the next.
 func Strides(c *torch.Ctx, a *torch.Tensor) []int64 {
-	out := make([]int64, a.Dims())
+	out := make([]int64, len(a.Shape()))
 	for d := range out {
 		out[d] = c.Call("aten::stride.int", a, d)[0].(int64)
 	}

@@ -50,7 +50,7 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 		}
 	}
 	if f.Chain != "" && !remat.IsFingerprint(f.Chain) {
-		return refuse("chain", "%q; want %d hexadecimal digits", strict.Shown(f.Chain),
+		return refuse("chain", "%.40q; want %d hexadecimal digits", f.Chain,
 			remat.FingerprintDigits)
 	}
 	for i, o := range f.Ops {
@@ -58,7 +58,7 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 		kind, ok := kindNamed(o.Op)
 		switch {
 		case !ok:
-			return refuse(path+".op", "%q; want %s", strict.Shown(o.Op), kindNames())
+			return refuse(path+".op", "%.40q; want %s", o.Op, kindNames())
 		case (kind == remat.LossStep) != (o.Layer == nil):
 			return refuse(path, "%v with a layer, or without one; want a layer, unless it is the loss", kind)
 		case o.Layer == nil:

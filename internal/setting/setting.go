@@ -105,10 +105,11 @@ func (s Setting) Read(text string) error {
 		}
 		*to = x
 	case *bool:
-		if !slices.Contains([]string{"0", "1", "false", "true"}, text) {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
 			return errors.New("0 or 1")
 		}
-		*to = text == "1" || text == "true"
+		*to = on
 	case *[]float32:
 		var all []float32
 		for one := range strings.SplitSeq(text, ":") {

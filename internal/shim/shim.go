@@ -164,10 +164,8 @@ func Describe(h Handle) Description {
 	}
 }
 
-func DType(h Handle) int         { return int(C.ps_dtype(tensor(h))) }
-func Dims(h Handle) int          { return int(C.ps_dims(tensor(h))) }
-func Numel(h Handle) int64       { return int64(C.ps_numel(tensor(h))) }
-func SameShape(a, b Handle) bool { return C.ps_same_shape(tensor(a), tensor(b)) != 0 }
+func DType(h Handle) int   { return int(C.ps_dtype(tensor(h))) }
+func Numel(h Handle) int64 { return int64(C.ps_numel(tensor(h))) }
 
 // What Border says of a tensor.
 const (

@@ -154,8 +154,8 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 			t.Fatal(err)
 		}
 		report, err := Check(c, p.Ops)
-		if err != nil || report.Peak != p.Peak || report.PeakOp != at || p.Limit != p.Peak {
-			t.Fatalf("chain %d, %+v: peak %d at operation %d, replayed %d at %d, %v", seed, c, p.Peak, at,
+		if err != nil || report.Peak != p.Peak || p.Ops[report.PeakOp] != at || p.Limit != p.Peak {
+			t.Fatalf("chain %d, %+v: peak %d at operation %v, replayed %d at %d, %v", seed, c, p.Peak, at,
 				report.Peak, report.PeakOp, err)
 		}
 	}

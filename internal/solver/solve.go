@@ -102,28 +102,17 @@ func (p *path) better(q *path) bool {
 		cmp.Compare(p.peak, q.peak)) < 0
 }
 
-// Least is a plan of the least possible peak, and the index of its first operation at that peak.
-// Its limit is its peak. It does not try to be fast, as [Solve] does at that limit. The error is a
-// [*remat.ChainError].
-func Least(c remat.Chain) (p remat.Plan, peakOp int, err error) {
+// Least is a plan of the least possible peak, and its first operation at that peak, which sets the
+// least limit. Its limit is its peak. It does not try to be fast, as [Solve] does at that limit. The
+// error is a [*remat.ChainError].
+func Least(c remat.Chain) (p remat.Plan, sets remat.Op, err error) {
 	if err := c.Check(); err != nil {
-		return remat.Plan{}, 0, err
+		return remat.Plan{}, remat.Op{}, err
 	}
 	t := newTerms(c)
 	b := newBounds(t)
 	least, _ := b.of(0, t.n)
 	w := newPath(t)
 	w.write(b, sparing{}, 0, t.n, least)
-	return w.plan(w.peak, t.once), w.peakOp, nil
-}
-
-// ExplainLeast returns the least limit of a chain and the operation that sets it. The error is a
-// [*remat.ChainError].
-func ExplainLeast(c remat.Chain) (remat.LeastLimit, error) {
-	p, at, err := Least(c)
-	if err != nil {
-		return remat.LeastLimit{}, err
-	}
-	report, err := remat.Check(c, p.Ops)
-	return remat.LeastLimit{Bytes: p.Peak, Op: p.Ops[at], Parts: report.AtPeak}, err
+	return w.plan(w.peak, t.once), w.ops[w.peakOp], nil
 }

@@ -4,6 +4,7 @@ package strict
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -40,109 +41,74 @@ func Unmarshal(text []byte, to any) error {
 	var semantic *json.SemanticError
 	switch {
 	case errors.As(err, &syntax):
-		if len(bytes.TrimSpace(text)) == 0 {
-			return &Error{Line: 1, Reason: "there is nothing; want JSON"}
-		}
 		before := text[:min(syntax.ByteOffset, int64(len(text)))]
 		return &Error{pathOf(syntax.JSONPointer), 1 + bytes.Count(before, []byte("\n")),
 			fmt.Sprintf("%v; want JSON with each field once", syntax.Err)}
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		return &Error{Path: pathOf(semantic.JSONPointer),
 			Reason: "unknown field; want one of the file's format, in its case"}
-	case errors.As(err, &semantic):
-		have := string(semantic.JSONValue)
-		if have == "" {
-			have = map[jsontext.Kind]string{'{': "an object", '[': "an array", 't': "true", 'f': "false",
-				'"': "a text", '0': "a number"}[semantic.JSONKind]
-		}
+	case errors.As(err, &semantic) && semantic.GoType != nil:
+		have := cmp.Or(string(semantic.JSONValue), map[jsontext.Kind]string{'{': "an object", '[': "an array",
+			't': "true", 'f': "false", '"': "a text", '0': "a number"}[semantic.JSONKind])
 		return &Error{Path: pathOf(semantic.JSONPointer),
-			Reason: fmt.Sprintf("%s; want %s", Shown(have), wanted(semantic.GoType))}
+			Reason: fmt.Sprintf("%.40s; want %s", have, wanted(semantic.GoType))}
 	case err != nil:
 		return &Error{Line: 1, Reason: err.Error()}
 	}
-	return complete("", text, reflect.TypeOf(to))
-}
-
-// Shown is a value for a message: in one line, the first 40 bytes of it.
-func Shown(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 40 {
-		return strings.ToValidUTF8(text[:40], "") + "…"
+	var all any
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
 	}
-	return text
+	return complete("", all, reflect.TypeOf(to))
 }
 
 func pathOf(at jsontext.Pointer) (path string) {
 	for token := range at.Tokens() {
-		switch _, err := strconv.ParseUint(token, 10, 32); {
-		case err == nil:
+		if _, err := strconv.ParseUint(token, 10, 32); err == nil {
 			path += "[" + token + "]"
-		case path == "":
-			path = token
-		default:
+		} else {
 			path += "." + token
 		}
 	}
-	return path
+	return strings.TrimPrefix(path, ".")
 }
 
 // wanted describes the values of a type.
 func wanted(t reflect.Type) string {
-	for t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t == nil {
-		return "another value"
-	}
-	switch t.Kind() {
-	case reflect.Struct, reflect.Map:
-		return "an object"
-	case reflect.Slice:
-		return "an array"
-	case reflect.String:
-		return "a text"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Float64:
-		return "a number"
-	}
-	return fmt.Sprintf("a whole number that %v holds, without a fraction or an exponent", t)
-}
-
-// complete returns an error for a field that is null, or missing though its type is not tagged omitzero.
-func complete(path jsontext.Pointer, value jsontext.Value, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	switch {
-	case value.Kind() == 'n':
-		return &Error{Path: pathOf(path), Reason: "null; want " + wanted(t)}
-	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
-		var list []jsontext.Value
-		if err := json.Unmarshal(value, &list); err != nil {
-			return err
-		}
-		for i, element := range list {
-			if err := complete(path.AppendToken(strconv.Itoa(i)), element, t.Elem()); err != nil {
+	return cmp.Or(map[reflect.Kind]string{reflect.Struct: "an object", reflect.Map: "an object",
+		reflect.Slice: "an array", reflect.String: "a text", reflect.Bool: "true or false",
+		reflect.Float64: "a number"}[t.Kind()], "a whole number, without a fraction or an exponent")
+}
+
+// complete returns an error for a field that is null, or missing though its type is not tagged omitzero.
+func complete(path string, value any, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch value := value.(type) {
+	case nil:
+		return &Error{Path: path, Reason: "null; want " + wanted(t)}
+	case []any:
+		for i, element := range value {
+			if err := complete(fmt.Sprintf("%s[%d]", path, i), element, t.Elem()); err != nil {
 				return err
 			}
 		}
-	case t.Kind() == reflect.Struct:
-		var fields map[string]jsontext.Value
-		if err := json.Unmarshal(value, &fields); err != nil {
-			return err
-		}
-		for field := range t.Fields() {
-			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
-			inner, have := fields[name]
-			switch {
-			case have:
-				if err := complete(path.AppendToken(name), inner, field.Type); err != nil {
+	case map[string]any:
+		for i := 0; t.Kind() == reflect.Struct && i < t.NumField(); i++ {
+			name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+			inner, have := value[name]
+			if !have && !strings.Contains(options, "omitzero") {
+				return &Error{Path: path, Reason: fmt.Sprintf("the field %q is missing; want it", name)}
+			}
+			if have {
+				at := strings.TrimPrefix(path+"."+name, ".")
+				if err := complete(at, inner, t.Field(i).Type); err != nil {
 					return err
 				}
-			case !strings.Contains(options, "omitzero"):
-				return &Error{Path: pathOf(path),
-					Reason: fmt.Sprintf("the field %q is missing; want it", name)}
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func TestUnmarshal(t *testing.T) {
 	for text, want := range map[string]string{ // the path and a part of the reason; "" is none
 		`{"version":1}`:                          "",
 		` {"list":[{"good":true}],"version":1} `: "",
-		``:                                       " there is nothing",
+		``:                                       " unexpected EOF",
 		`[]`:                                     " an array; want an object",
 		`null`:                                   " null; want an object",
 		`{"version":1`:                           " unexpected EOF",

@@ -21,8 +21,7 @@ type Kernels struct {
 	Best    string // the best for this processor; "" if they are in use, or not known
 }
 
-// Variables of the environment that choose kernels. OPENBLAS_L2_SIZE is none of them: it changes
-// how OpenBLAS cuts matrices, and no bit of a product.
+// variables are those of the environment that choose kernels.
 var variables = map[string][]string{
 	"OpenBLAS": {"OPENBLAS_CORETYPE"},
 	"MKL":      {"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"},
@@ -30,13 +29,11 @@ var variables = map[string][]string{
 	"oneDNN":   {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}, // names of one, the newer first
 }
 
-// corrected says that init has chosen the BLAS's kernels.
-var corrected bool
+var corrected bool // by init
 
 // init corrects OpenBLAS's choice of kernels where OpenBLAS does not know the processor: 119
-// instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer Intel one. It does
-// nothing when the user set OPENBLAS_CORETYPE. It must come before the first BLAS call of the
-// process.
+// instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer Intel one. It comes before
+// the first BLAS call of the process.
 func init() {
 	if chosenBy("OpenBLAS") != "OpenBLAS" {
 		return
@@ -96,9 +93,6 @@ func (k Kernels) Slow() string {
 	return fmt.Sprintf("%s computes with %s kernels, chosen by %s; the best for this processor are %s, "+
 		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
-
-// BLASCore returns the name of the BLAS kernels in use, "" when the BLAS does not tell.
-func BLASCore() string { return shim.BLASCore() }
 
 // KernelNames returns the names of the kernels in use, by library, without unknown ones.
 func KernelNames() map[string]string {

@@ -12,20 +12,12 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// ProcessMemory is the memory of the machine that the whole process holds, in bytes: what its
-// devices' accounts have taken, libtorch itself, and the heaps of Go and malloc.
-type ProcessMemory struct {
-	Resident int64 // now
-	Peak     int64 // at most since the process began
-}
-
-// ReadProcessMemory reads VmRSS and VmHWM from /proc/self/status. Numbers that the system does not
-// give are 0.
-func ReadProcessMemory() ProcessMemory {
+// ResidentMemory is the bytes of the machine's memory that this process holds, now and at most so far: VmRSS
+// and VmHWM of /proc/self/status, or 0.
+func ResidentMemory() (now, peak int64) {
 	text, _ := os.ReadFile("/proc/self/status")
-	now, peak := number(text, "VmRSS:"), number(text, "VmHWM:")
-	// the system counts in batches, and not both at once
-	return ProcessMemory{now << 10, max(now, peak) << 10}
+	now, peak = number(text, "VmRSS:"), number(text, "VmHWM:")
+	return now << 10, max(now, peak) << 10 // the system counts in batches, and not both at once
 }
 
 // number is that after a word that begins a line, or 0.
@@ -42,12 +34,9 @@ func number(text []byte, word string) int64 {
 // AvailableMemory is the number of bytes that the process can still take: the machine's MemAvailable
 // (/proc/meminfo), or less if a cgroup of version 2, from the process's own up to the root, has less left
 // under its limit. Files that a cgroup has read and not used lately count as free, as the system drops
-// them first. Swap does not count.
-func AvailableMemory() (int64, error) { return AvailableMemoryUnder("/") }
-
-// AvailableMemoryUnder is AvailableMemory of a system whose files are under root. A group that is not there
-// counts as unlimited: a container may see its own groups alone, and their path on the host.
-func AvailableMemoryUnder(root string) (int64, error) {
+// them first. Swap does not count. A missing group counts as unlimited: a container may see its own groups
+// alone, and their path on the host. The system's files are under root, which is "/".
+func AvailableMemory(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return 0, err
@@ -75,9 +64,8 @@ func AvailableMemoryUnder(root string) (int64, error) {
 	}
 }
 
-// TrimProcess gives unused memory of the process back to the system: free parts of the heaps of malloc
-// and of Go. Cached blocks of devices are left to Device.Trim. It takes milliseconds, and is meant for
-// the end of work that took much memory, such as measuring or planning.
+// TrimProcess gives free parts of the heaps of malloc and of Go back to the system, in milliseconds. Cached
+// blocks of devices are left to Device.Trim.
 func TrimProcess() {
 	shim.TrimHeap()
 	debug.FreeOSMemory()

@@ -14,8 +14,7 @@ import (
 // stops working.
 const MaxThreads = 256
 
-// PinThread binds the calling OS thread to cores. The caller has locked its goroutine to the
-// thread. It returns an error if the system refuses.
+// PinThread binds the calling OS thread to cores. The caller has locked its goroutine to the thread.
 func PinThread(cores []int) error {
 	var list []int32
 	for _, c := range cores {
@@ -27,21 +26,18 @@ func PinThread(cores []int) error {
 	return nil
 }
 
-// TagThread marks the calling OS thread with a number. The caller has locked its goroutine to the
-// thread. Go code that a backward runs (Checkpoint, Attach) finds the tag of the thread that called
-// Backward, on whichever thread it runs.
+// TagThread marks the calling OS thread with a number other than 0. The caller has locked its goroutine to
+// the thread. Go code that a backward runs (Checkpoint, Attach) has the tag of the thread that called Backward.
 func TagThread(tag int64) { shim.TagThread(tag) }
 
-// ThreadTag returns the number that the calling OS thread is marked with; 0 is none.
+// ThreadTag returns the tag of the calling OS thread; 0 is none.
 func ThreadTag() int64 { return shim.ThreadTag() }
 
 // Library is the file of libtorch that this process has loaded, or "".
 func Library() string { return shim.Library() }
 
-// ThreadTime returns the processor time that the calling thread has used so far, in user and system
-// mode (clock_gettime with CLOCK_THREAD_CPUTIME_ID). Time in which the thread waits does not count,
-// nor does the work of other threads. Only differences between calls on one thread are meaningful:
-// the goroutine must be locked to it.
+// ThreadTime returns the processor time that the calling thread has used so far (CLOCK_THREAD_CPUTIME_ID).
+// Only differences between calls on one thread are meaningful: the goroutine must be locked to it.
 func ThreadTime() time.Duration {
 	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID
 	var t syscall.Timespec
