@@ -58,8 +58,8 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchRun starts the processes with the command line of train and the variables of torchrun, and again after
-// failures.
+// launchRun starts the processes with the command line of train and the variables of torchrun, and again
+// after failures.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	port, err := launch.KeepPort()
 	if err != nil {
