@@ -69,7 +69,7 @@ type Module struct {
 	observed *node            // measures the loss of the latest forward
 }
 
-// settings of a context are those of its pipe's worker.
+// settings are a context's, and its pipe's.
 type settings struct {
 	threads  int
 	autocast torch.Autocast
@@ -105,7 +105,7 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 // ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers do, and
-// with a *torch.Error if there is no plan, for example because of a *plan.MemoryError.
+// with a *torch.Error without a plan, for example because of a *plan.MemoryError.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	switch {
@@ -143,28 +143,14 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 	}
 	switch {
 	case err != nil && short != nil:
-		return nil, memoryError{short}
+		return nil, fmt.Errorf("autoremat: use a limit of at least %d bytes, or smaller batches: %w",
+			short.Least(), err)
 	case err != nil:
 		return nil, err
 	}
 	m.plan = made
 	return p, nil
 }
-
-// memoryError is a *plan.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is. The
-// module is its only stage.
-type memoryError struct{ *plan.MemoryError }
-
-// Error has the least limit.
-func (e memoryError) Error() string {
-	s := e.Stages[0]
-	return fmt.Sprintf("autoremat: a step needs %d bytes on %s, set by %s, and may have %d; use a limit "+
-		"of at least "+
-		"%d bytes, or smaller batches", s.Least, s.Device, s.SetBy, s.Limit, s.Least)
-}
-
-func (e memoryError) Unwrap() error        { return e.MemoryError }
-func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
 
 // pipeFor is the pipe with the settings of a context.
 func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
@@ -185,8 +171,7 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 		}
 	}
 	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal,
-		Threads:  like.threads,
-		Autocast: like.autocast}
+		Threads: like.threads, Autocast: like.autocast}
 	if m.config.Optimizer != nil {
 		config.Optimizer = updater{m.config.Optimizer}
 	}

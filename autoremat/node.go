@@ -143,7 +143,7 @@ func (n *node) setAside(c *torch.Ctx) func(a *engine.Arrival) {
 	}
 }
 
-// Forget frees what the run keeps.
+// Forget frees the run.
 func (n *node) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
@@ -46,17 +47,18 @@ func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 	return t, named("text", err)
 }
 
-// newText is the set of tokens in memory.
+// newText is the set of a text in memory.
 func newText(content []byte, width, window int, info Info) (*textSet, error) {
-	size, unit := len(content)/width, "tokens"
+	return openTextSet(bytes.NewReader(content), "", int64(len(content)), width, window, info)
+}
+
+// openTextSet is the set of the bytes of a file, or of a text in memory.
+func openTextSet(source io.ReaderAt, path string, bytes int64, width, window int, info Info) (*textSet, error) {
+	size, unit := int(bytes)/width, "tokens"
 	if width == 1 {
 		unit = "bytes"
 	}
-	return openTextSet(bytes.NewReader(content), fmt.Sprintf("%d %s", size, unit), size, width, window, info)
-}
-
-// openTextSet is the set of a source of size tokens.
-func openTextSet(source io.ReaderAt, what string, size, width, window int, info Info) (*textSet, error) {
+	what := strings.TrimPrefix(fmt.Sprintf("%s: %d %s", path, size, unit), ": ")
 	if err := arg.AtLeast("", "Window", window, 1); err != nil {
 		return nil, err
 	}
@@ -106,14 +108,11 @@ func (t *textSet) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-func readToken(content []byte, width int) int64 {
-	switch width {
-	case 1:
-		return int64(content[0])
-	case 2:
-		return int64(binary.LittleEndian.Uint16(content))
+func readToken(content []byte, width int) (token int64) {
+	for i, b := range content[:width] {
+		token |= int64(b) << (8 * i)
 	}
-	return int64(binary.LittleEndian.Uint32(content))
+	return token
 }
 
 // classesIn reads a file of tokens and returns one more than the greatest.
@@ -165,8 +164,7 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 		}
 		var set *textSet
 		if err == nil {
-			size := int(stat.Size()) / width
-			set, err = openTextSet(file, fmt.Sprintf("%s: %d tokens", path, size), size, width, o.Window,
+			set, err = openTextSet(file, path, stat.Size(), width, o.Window,
 				Info{Name: "tokens", Source: Int64})
 		}
 		if err != nil {

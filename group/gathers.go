@@ -143,6 +143,6 @@ func different(all []part) error {
 	if equal {
 		return nil
 	}
-	return fmt.Errorf("group: the members gather different things: %s; want the same calls in the same order "+
-		"on every rank", strings.Join(at, ", "))
+	return fmt.Errorf("group: the members gather different things: %s; want the same calls in the same "+
+		"order on every rank", strings.Join(at, ", "))
 }

@@ -122,7 +122,8 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	}
 	own := meeting[T]{Body: mine}
 	if failed != nil {
-		own.Failed = &MemberError{g.rank, cut(failed.Error(), maxText), errors.Is(failed, torch.ErrOutOfMemory)}
+		own.Failed = &MemberError{g.rank, cut(failed.Error(), maxText),
+			errors.Is(failed, torch.ErrOutOfMemory)}
 	}
 	text, err := json.Marshal(own)
 	var all []part
@@ -161,7 +162,8 @@ func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, e
 	all, err := g.member.gather(ctx, part{what, mine})
 	if err != nil && ctx.Err() != nil && g.first.get() == nil {
 		err = fmt.Errorf("group: meeting for %s: %w", what, ctx.Err())
-		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: "meeting for " + what, Message: ctx.Err().Error()})
+		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: "meeting for " + what,
+			Message: ctx.Err().Error()})
 	}
 	return all, err
 }

@@ -30,7 +30,8 @@ type greeting struct {
 func introduction(c Config) greeting {
 	host, _ := os.Hostname()
 	const most = 64
-	return greeting{protocol, rand.Text(), nil, c.Size, os.Getpid(), cut(host, most), cut(torch.Version(), most)}
+	return greeting{Protocol: protocol, Nonce: rand.Text(), Size: c.Size, PID: os.Getpid(),
+		Host: cut(host, most), Libtorch: cut(torch.Version(), most)}
 }
 
 // process says which process it is.

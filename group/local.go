@@ -53,15 +53,14 @@ func (x *transfer) Wait() error {
 
 // end fails the group, and with it all transfers that wait. The caller has the lock.
 func (g *localGroup) end(err error) {
-	g.first.set(err, func() {
-		for _, waiting := range g.pending {
-			for _, x := range waiting {
-				x.err = err
-				close(x.ended)
-			}
+	g.first.set(err, nil)
+	for _, waiting := range g.pending {
+		for _, x := range waiting {
+			x.err = g.first.get()
+			close(x.ended)
 		}
-		clear(g.pending)
-	})
+	}
+	clear(g.pending)
 }
 
 // lost fails the group.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"penstock.example/group"
-	"penstock.example/internal/draws"
 	"penstock.example/internal/link"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
@@ -251,7 +250,8 @@ func TestWhoHasLeftIsLost(t *testing.T) {
 func TestOnlyDenseTensorsMove(t *testing.T) {
 	c := torchtest.New(t, torch.Options{})
 	x := torch.From(c, []float32{1, 2, 3, 4}, 2, 2)
-	for _, y := range []*torch.Tensor{c.Narrow(x, 1, 0, 1), c.Call("aten::expand", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor)} {
+	expanded := c.Call("aten::expand", x, []int64{3, 2, 2}, false)[0].(*torch.Tensor)
+	for _, y := range []*torch.Tensor{c.Narrow(x, 1, 0, 1), expanded} {
 		if _, err := group.Local(2)[0].Send(y, 1, 0); err == nil ||
 			!strings.Contains(err.Error(), "the tensor is not dense") {
 			t.Errorf("%v: got %v", y, err)
@@ -320,18 +320,6 @@ func ExampleMeet() {
 	all.Wait()
 	// Output:
 	// [10 20 30] <nil>
-}
-
-func init() {
-	scenarios["exchange"] = member(func(g *group.Group, _ func(string)) error {
-		return cmp.Or(exchange(g), gatherAll(g), exchange(g))
-	})
-}
-
-func TestProcessesExchangeTensorsAndBytes(t *testing.T) {
-	for _, size := range draws.Pick([]int{4}, []int{2, 3, 4}) {
-		allGood(t, job(t, "exchange", config(t, size)))
-	}
 }
 
 // TestMembersExchangeAndLeave: nobody waits for the silence, and the port is free afterwards.

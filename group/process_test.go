@@ -158,16 +158,6 @@ func job(t *testing.T, scenario string, cfg settings) []*process {
 	return all
 }
 
-// allGood waits for all to end without an error.
-func allGood(t *testing.T, all []*process) {
-	t.Helper()
-	for _, p := range all {
-		if last, _ := p.end(time.Now()); last != "good" {
-			t.Errorf("rank %d: %s", p.rank, last)
-		}
-	}
-}
-
 // inProcess joins members as goroutines of this process, which have sockets of their own.
 func inProcess(t testing.TB, cfg settings) []*group.Group {
 	t.Helper()

@@ -233,8 +233,8 @@ func (c *control) serve(joining context.Context, conn net.Conn, me greeting) {
 		err = problem
 		defer c.end(problem) // nobody can join any more
 	case errors.Is(err, errToken):
-		problem = &refusedError{fmt.Sprintf("group: rank 0 has refused this process: %v; want the same token on "+
-			"all ranks (PENSTOCK_TOKEN)", err)}
+		problem = &refusedError{fmt.Sprintf("group: rank 0 has refused this process: %v; want the same "+
+			"token on all ranks (PENSTOCK_TOKEN)", err)}
 	}
 	if problem != nil {
 		_ = conn.SetWriteDeadline(time.Now().Add(c.cfg.Silence))
@@ -262,7 +262,8 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 		_ = p.conn.Close()
 		return nil
 	case p.who.Libtorch != me.Libtorch:
-		return refuse("has libtorch %s, and rank 0 %s; want the same on all ranks", p.who.Libtorch, me.Libtorch)
+		return refuse("has libtorch %s, and rank 0 %s; want the same on all ranks", p.who.Libtorch,
+			me.Libtorch)
 	case p.who.Size != size:
 		return refuse("is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE, and as many "+
 			"replicas, on all ranks", p.who.Size, size)

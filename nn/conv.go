@@ -55,7 +55,7 @@ func (o ConvConfig) defaults() (stride, dilation Pair, groups int64) {
 // start uniform within 1/sqrt(out/groups * height * width), as PyTorch's do.
 func NewConvTranspose2d(in, out int64, kernel Pair, o ConvConfig) Layer {
 	stride, dilation, groups := o.defaults()
-	l := &conv{kind: "convTranspose2d", operator: "aten::conv_transpose2d.input",
+	l := &conv{kind: "ConvTranspose2d", operator: "aten::conv_transpose2d.input",
 		args: []any{stride[:], o.Padding[:], o.OutputPadding[:], groups, dilation[:]}}
 	l.Weight, l.Bias = l.weightAndBias(FanIn(out/groups*kernel[0]*kernel[1]), o.NoBias, out, in, out/groups,
 		kernel[0], kernel[1])
@@ -72,7 +72,7 @@ type Conv1dConfig struct {
 // Its weight is [out, in/groups, kernel].
 func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
 	groups := cmp.Or(o.Groups, 1)
-	l := &conv{kind: "conv1d", operator: "aten::conv1d",
+	l := &conv{kind: "Conv1d", operator: "aten::conv1d",
 		args: []any{cmp.Or(o.Stride, 1), o.Padding, cmp.Or(o.Dilation, 1), groups}}
 	l.Weight, l.Bias = l.weightAndBias(FanIn(in/groups*kernel), o.NoBias, out, out, in/groups, kernel)
 	return l

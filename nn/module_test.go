@@ -553,7 +553,7 @@ func TestPrintedModelIsASummary(t *testing.T) {
 	want := `layer   type       shapes                              parameters  bytes
 embed   Embedding  weight [10 8]                       80          320
 body.0  Linear     weight [8 8], bias [8]              72          288
-body.1  relu                                           0           0
+body.1  ReLU                                           0           0
 body.2  BatchNorm  weight [8], bias [8]                16          136
 pair    pairOf     5 tensors                           145         580
 frozen  Linear     weight [8 8] frozen                 0           256

@@ -116,7 +116,7 @@ func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 // divide the channels. It does the same in training and evaluation and knows no other samples, so
 // micro-batches change nothing.
 func NewGroupNorm(groups, channels int64, o NormConfig) Layer {
-	l := &norm{kind: "groupNorm", operator: "aten::group_norm", over: groups, eps: cmp.Or(o.Eps, 1e-5)}
+	l := &norm{kind: "GroupNorm", operator: "aten::group_norm", over: groups, eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
 	l.check = func(c *Ctx, x *torch.Tensor) {
 		shape := x.Shape()

@@ -31,14 +31,14 @@ type PoolConfig struct {
 // Conv2d.
 func NewMaxPool2d(kernel Pair, o PoolConfig) Layer {
 	stride, dilation := o.Stride.or(kernel), o.Dilation.or(Square(1))
-	return newOperation("maxPool2d", "aten::max_pool2d", kernel[:], stride[:], o.Padding[:], dilation[:],
+	return newOperation("MaxPool2d", "aten::max_pool2d", kernel[:], stride[:], o.Padding[:], dilation[:],
 		o.CeilMode)
 }
 
 // NewAvgPool2d makes the mean of each window of an image, as NewMaxPool2d its maximum.
 func NewAvgPool2d(kernel Pair, o PoolConfig) Layer {
 	stride := o.Stride.or(kernel)
-	return newOperation("avgPool2d", "aten::avg_pool2d", kernel[:], stride[:], o.Padding[:], o.CeilMode,
+	return newOperation("AvgPool2d", "aten::avg_pool2d", kernel[:], stride[:], o.Padding[:], o.CeilMode,
 		!o.ExcludePadding)
 }
 

@@ -54,7 +54,7 @@ func NewUpsample(o UpsampleConfig) Layer {
 		l.scale = o.Scale[:]
 	}
 	if !o.Bilinear {
-		return newOperation("upsample", "aten::upsample_nearest2d.vec", l.size, l.scale)
+		return newOperation("Upsample", "aten::upsample_nearest2d.vec", l.size, l.scale)
 	}
 	return l
 }

@@ -55,30 +55,28 @@ func (r *run) layer(a schedule.Action, err error) string {
 	return ""
 }
 
-// forward performs the operations of a micro-batch's plan before the loss, and keeps what has to be
-// sent to other stages.
+// forward performs the operations of a micro-batch's plan before the loss, and keeps the values for other
+// stages.
 func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	state.execution.Final = !r.back
 	if a.Stage == 0 {
 		r.viewBatch(c, a.MicroBatch)
 	}
-	state.arrive(stage)
+	state.execution.Send(0, state.in)
+	state.in = segment.Arrival{}
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).forward)
-	var skips []*torch.Tensor
-	var saved bool
-	if state.out, skips, saved = state.execution.Output(); !saved {
-		state.out = nil
-	}
-	xs, sent := state.execution.Take(state.execution.Units())
-	if r.loss == nil || !r.last(a.Stage) {
-		state.sent = xs
-	} else {
-		r.readLoss(c, state, xs)
+	xs, skips := state.execution.Take(state.execution.Units())
+	state.sent = xs
+	if r.loss != nil && r.last(a.Stage) {
+		r.readLoss(c, state)
 		torch.FreeAll(xs)
+		state.sent = nil
 	}
 	for i, p := range stage.skips {
-		state.skips[i].keep(p, skips, sent)
+		if len(p.to) > 0 {
+			state.skips[i].sent, state.skips[i].left = skips[p.place], len(p.to)
+		}
 	}
 	if d := r.deferred; d != nil && a.MicroBatch == len(r.parts)-1 {
 		d[a.Stage].Commit(r.context(c, a.Stage, a.MicroBatch, segment.Run{}))
@@ -103,36 +101,8 @@ func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	}
 }
 
-// arrive hands received values to the execution.
-func (c *microBatch) arrive(stage *Stage) {
-	arrival := c.in
-	c.in = segment.Arrival{}
-	for i, p := range stage.skips {
-		if p.pops == 0 {
-			continue
-		}
-		s := &c.skips[i]
-		arrival.Skips, arrival.WantsSkips = append(arrival.Skips, s.in), append(arrival.WantsSkips, s.wants)
-		s.in = nil
-	}
-	c.execution.Send(0, arrival)
-}
-
-// keep keeps a skip that goes to other stages. It has its graph if the last unit of the execution
-// stashed it.
-func (s *skipState) keep(p stageSkip, skips, sent []*torch.Tensor) {
-	if len(p.to) == 0 {
-		return
-	}
-	if s.sent = sent[p.place]; s.sent == nil {
-		s.out = skips[p.place]
-	}
-	s.left = len(p.to)
-}
-
-// backward adds to the gradients of the stage's parameters, and keeps the
-// gradients that have to be sent to earlier stages. As the first part of two it leaves the
-// parameters' gradients, but for those that are sent, to the second part.
+// backward adds to the gradients of the stage's parameters, and keeps the gradients for earlier stages. As
+// the first part of two it leaves parameters, but for ties, to the second part.
 func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	c.SetGrad(false)
@@ -167,7 +137,6 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	r.takeInputGrads(c, a, stage, state)
 }
 
-// start gives the last stage the gradients of its output, or of the loss.
 func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
 		weight := r.weight(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1)
@@ -187,17 +156,14 @@ func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	}
 }
 
-// takeInputGrads takes the gradients of received values out of the execution.
 func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatch) {
 	xs, skips := state.execution.TakeGrads(0)
 	if state.inGrad = xs; a.Stage == 0 {
 		r.giveInputs(c, a.MicroBatch, state)
 	}
-	entering := 0
 	for i, p := range stage.skips {
-		s := &state.skips[i]
-		if p.pops > 0 && entering < len(skips) { // none where units in front have no backward
-			s.back, entering = skips[entering], entering+1
+		if p.received() && p.place < len(skips) { // none where units in front have no backward
+			state.skips[i].back = skips[p.place]
 		}
 	}
 	for i, t := range stage.ties {
@@ -205,12 +171,8 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 			state.ties[i].back = c.Keep(c.TakeGrad(t.tensor()))
 		}
 	}
-	if !r.retain {
-		state.out = nil
-	}
 }
 
-// giveInputs adds to the gradients of the batch's inputs.
 func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
 	if r.batch.Within != nil {
 		r.inputGrads, state.inGrad = state.inGrad, nil
@@ -220,7 +182,8 @@ func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
 	c.SetGrad(true)
 	for i, g := range state.inGrad {
 		if g != nil {
-			parts, grads = append(parts, r.parts[microBatch].part(c, r.inputs[i])), append(grads, c.Adopt(g))
+			parts = append(parts, r.parts[microBatch].part(c, r.batch.Input[i]))
+			grads = append(grads, c.Adopt(g))
 		}
 	}
 	state.inGrad = nil
@@ -239,13 +202,9 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		panic(&torch.Error{Op: "gather", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
 	}
 	for i := range states {
-		if lists[i] = states[i].sent; lists[i] == nil {
-			lists[i] = states[i].out
-		}
+		lists[i] = states[i].output()
 		if len(lists[i]) != len(lists[0]) {
-			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; a model gives the "+
-				"same number for "+
-				"every micro-batch",
+			refuse("micro-batch 0 gave a tuple of %d and micro-batch %d one of %d; want the same number",
 				len(lists[0]), i, len(lists[i]))
 		}
 	}
@@ -266,10 +225,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		column := make([]*torch.Tensor, len(lists))
 		for i := range lists {
 			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d is a number, %v, which has no rows to join over micro-batches; let the "+
-					"last layer "+
-					"give each row its value",
-					j, column[i])
+				refuse("output %d is a number, %v, without rows to join over micro-batches; let the last "+
+					"layer give each row its value", j, column[i])
 			}
 		}
 		parts, start := make([]rows, len(column)), int64(0)
@@ -299,12 +256,8 @@ func (r *run) weight(microBatch int) float64 {
 	return float64(r.parts[microBatch].length) / float64(cmp.Or(r.batch.TotalRows, r.total))
 }
 
-// readLoss reads a micro-batch's loss. It is in the state with its graph, or given without one.
-func (r *run) readLoss(c *torch.Ctx, state *microBatch, given []*torch.Tensor) {
-	if len(state.out) > 0 {
-		given = state.out
-	}
-	loss := given[0]
+func (r *run) readLoss(c *torch.Ctx, state *microBatch) {
+	loss := state.output()[0]
 	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
 		state.loss = number(c, loss, r.lossType)
 	} else {
@@ -312,20 +265,16 @@ func (r *run) readLoss(c *torch.Ctx, state *microBatch, given []*torch.Tensor) {
 	}
 }
 
-// lossOf is the loss of a micro-batch, after the run.
 func (r *run) lossOf(microBatch int) float64 {
 	state := &r.states[len(r.p.stages)-1][microBatch]
-	if state.reading != nil {
+	if t := state.reading; t != nil {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
-		state.loss = number(c, state.reading, state.reading.DType())
-		state.reading.Free()
-		state.reading = nil
+		return number(c, t, t.DType())
 	}
 	return state.loss
 }
 
-// number reads a loss of a floating-point type.
 func number(c *torch.Ctx, t *torch.Tensor, of torch.DType) float64 {
 	switch of {
 	case torch.Float64:

@@ -11,8 +11,8 @@ import (
 // Input must be on a device of the same kind as the first stage, Target on one of the same kind as
 // the last.
 type Batch struct {
-	// Input is the input of the first layer: Rows(x), or a tuple of any types. A leaf that requires
-	// a gradient receives one.
+	// Input is the input of the first layer, as Rows and NoChunk make it. A leaf that requires a gradient
+	// receives one.
 	Input  []Value
 	Target []Value // of the loss; for Step alone
 	Step   int64   // with Config.Seed, the seed of the step
@@ -22,10 +22,10 @@ type Batch struct {
 	Extras   map[string]any // values that are no tensors; every layer sees them on every micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Each replica
 	// (Config.Replicas) then adds to its own. The next batch without it sums them over the replicas, and
-	// gives all the buffers of replica 0. Without replicas it changes nothing.
+	// gives all the buffers of replica 0.
 	Accumulate bool
 	// TotalRows is how many rows the batches of an update have together. The mean of a loss is over
-	// these: Result.Loss and the gradients are the batch's share. 0 is the rows of this batch.
+	// these. 0 is the rows of this batch.
 	TotalRows int64
 	// FirstMicroBatch is how many micro-batches the update had before this batch (Pipe.MicroBatches
 	// of each). The layers' random numbers depend on it, and PlanFor counts the gradients they leave.
@@ -34,11 +34,11 @@ type Batch struct {
 	LossScale float64
 
 	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat), or
-	// nil. The pipe then has one stage. Its layers run in forks of that context on the whole batch, on
+	// nil. The pipe then has one stage, which runs in forks of that context on the whole batch, on
 	// parameters that are where they are.
 	Within *nn.Ctx
 	// LossBytes is the memory that a loss behind the layer takes besides the output. The policy Optimal
-	// keeps it free for the whole step. 0 is four times the output.
+	// keeps it free. 0 is four times the output.
 	LossBytes int64
 }
 
@@ -73,25 +73,19 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 	for i, v := range list {
 		problem, t := "", v.Tensor
 		switch {
-		case t == nil:
-			problem = "is nil; want a tensor"
-		case t.Freed():
-			problem = "was freed; keep the batch's tensors until the call returns"
+		case t == nil || t.Freed():
+			problem = "is nil or freed; keep the batch's tensors until the call returns"
 		case !t.IsLeaf():
-			problem = "hangs on a graph, which one backward for each micro-batch cannot go through; " +
-				"detach it, " +
-				"and go on from its gradient"
+			problem = "hangs on a graph, and each micro-batch has a backward of its own; detach it, and go " +
+				"on from its gradient"
 		case t.Kind() != stage.Device.Kind:
 			problem = fmt.Sprintf("is on %v and its stage on %v; make it there", t.Kind(), stage.Device)
 		case v.Whole:
 		case len(t.Shape()) == 0:
-			problem = fmt.Sprintf("is %v, which has no rows to split into micro-batches; give every row "+
-				"its value, "+
-				"or give it as pipe.NoChunk", t)
+			problem = fmt.Sprintf("is %v, which has no rows to split; give it as pipe.NoChunk", t)
 		case rows >= 0 && rows != t.Size(0):
 			problem = fmt.Sprintf("has %d rows and another one %d; all must have the same, except what "+
-				"is given as "+
-				"pipe.NoChunk", t.Size(0), rows)
+				"is given as pipe.NoChunk", t.Size(0), rows)
 		default:
 			rows = t.Size(0)
 		}
@@ -99,10 +93,10 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 			return 0, fmt.Errorf("pipe: %s %d %s", what, i, problem)
 		}
 	}
-	if rows < 0 && whole {
+	switch {
+	case rows < 0 && whole:
 		return 1, nil
-	}
-	if rows < 0 {
+	case rows < 0:
 		return 0, fmt.Errorf("pipe: the batch has no %s with rows; set at least one, as pipe.Rows(x)", what)
 	}
 	return rows, nil
@@ -116,7 +110,6 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 	return c.Narrow(v.Tensor, 0, r.start, r.length)
 }
 
-// rows is a range of rows of a mini-batch.
 type rows struct{ start, length int64 }
 
 // split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first.

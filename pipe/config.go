@@ -26,51 +26,44 @@ type Config struct {
 	Devices []torch.Device
 	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
 	Chunks int
-	// Checkpoint is the policy of all stages, or a list with one for each. The zero value is
-	// ExceptLast.
+	// Checkpoint is the policy of all stages, or a list with one for each. "" is ExceptLast.
 	Checkpoint Checkpoint
-	// Budget is for the policy Optimal: the most bytes that the device of each stage may hold,
-	// everything counted, or one number for all. While the pipe is open it limits the device. Nil or 0 is
-	// the device's own limit (torch.Device.SetLimit). Without a limit nothing is recomputed.
+	// Budget is for the policy Optimal: the most bytes live on the device of each stage, or one number for
+	// all. It limits devices while the pipe is open. Nil or 0 is the device's own limit
+	// (torch.Device.SetLimit). Without a limit nothing is recomputed.
 	Budget []int64
-	// Optimizer is the optimizer that will update the model. The policy Optimal leaves memory for
-	// the state that it has not allocated yet. It belongs to the caller. Nil is none.
+	// Optimizer will update the model. The policy Optimal leaves memory for its state. Nil is none.
 	Optimizer optim.Optimizer
-	// Plan is an earlier plan, which the pipe runs as it is. Balance, Checkpoint, Budget and Schedule
-	// are those of the plan and must be left out. Devices are the plan's, unless others are given. With
-	// Replicas its program gets their sums, which must fit in its limits. A batch with fewer
-	// micro-batches runs the part of the plan for them. Nil lets the pipe plan.
+	// Plan is an earlier plan, which the pipe runs as it is, with its Balance, Checkpoint, Budget and
+	// Schedule, and its devices unless Devices has others. A batch with fewer micro-batches runs the part
+	// of the plan for them. Nil lets the pipe plan.
 	Plan *plan.Plan
 	// Profile is for the policy Optimal: a measurement of the model with the same loss and rows of a
 	// micro-batch, which is not repeated. Nil is none.
 	Profile *profile.Profile
-	// Schedule makes the programs that the workers run, such as schedule.OneFOneB, or schedule.Fixed of
-	// a program that schedule.Check passes. Nil is schedule.GPipe. Forward and Backward need one whose
-	// workers end their forwards before their first backward (schedule.Program.Apart), such as GPipe's.
+	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. Forward and Backward need
+	// one whose workers end their forwards before their first backward, such as GPipe's.
 	Schedule schedule.Generator
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by
-	// the mean and the unbiased variance of all its rows, instead of once for each micro-batch; see
-	// nn.Deferred. The model is not converted.
+	// the mean and the unbiased variance of all its rows; see nn.Deferred.
 	DeferredBatchNorm bool
 	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options.
 	Autocast torch.Autocast
-	// Threads is the number of intra-op threads of each worker. 0 is 1, whatever the number of
-	// cores: sums depend on the thread count.
+	// Threads is the number of intra-op threads of each worker, on which sums depend. 0 is 1.
 	Threads int
 	// Cores binds the worker of the i-th distinct device to a set of cores. Nil binds none.
 	Cores [][]int
 	// Seed is the root of initial weights and of all randomness.
 	Seed uint64
-	// Group is the processes that the stages are in, of which this is one; see Pipe. The caller closes
-	// it after the pipe. Nil is this process alone.
+	// Group is the processes that the stages are in; see Pipe. The caller closes it after the pipe. Nil is
+	// this process alone.
 	Group *group.Group
 	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. Nil is
 	// DefaultRanks.
 	Ranks []int
 	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and a
-	// step sums the gradients over the replicas. Replica 0 is the first members of the group; Ranks count
-	// from the first member of a replica. Replicas in one process have models and devices of their own.
-	// 0 is 1.
+	// step sums the gradients over the replicas. Ranks count from the first member of a replica. Replicas
+	// in one process have models and devices of their own. 0 is 1.
 	Replicas int
 	// Record makes every Step and Infer return a timeline.
 	Record bool
@@ -85,18 +78,16 @@ const MaxThreads = system.MaxThreads
 // ConfigError is a setting of a Config that New and Open refuse.
 type ConfigError = arg.ConfigError
 
-// ErrClosed, ErrNotPlaced, ErrNested and ErrAccumulating are sentinel errors of a Pipe.
+// Sentinel errors of a Pipe.
 var (
 	ErrClosed    = errors.New("pipe: closed")
 	ErrNotPlaced = errors.New("pipe: the model was not placed yet; call Place first")
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
-	// ErrAccumulating is the error of an update between the first batch with Accumulate and the one
-	// without, when each replica has gradients of its own.
+	// ErrAccumulating is the error of an update while each replica has gradients of its own.
 	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; " +
 		"the last batch before an update is one without Accumulate")
 )
 
-// copied is the configuration with slices of its own, because the caller may change his later.
 func (cfg Config) copied() Config {
 	for _, list := range []*[]int{&cfg.Balance, &cfg.Ranks, &cfg.lanes} {
 		*list = slices.Clone(*list)
@@ -112,68 +103,58 @@ func (cfg Config) Check(model *nn.Sequential) error {
 	return err
 }
 
-// resolved is the configuration with its defaults filled in, or an error.
 func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	cfg = cfg.copied()
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
+	err := cfg.takePlan()
+	if cfg.Balance == nil {
+		cfg.Balance = []int{len(layers)}
+	}
 	for _, check := range []func() error{
-		cfg.takePlan,
-		func() error {
-			if cfg.Balance == nil {
-				cfg.Balance = []int{len(layers)}
-			}
-			return arg.Balance("pipe", cfg.Balance, len(layers))
-		},
-		cfg.checkReplicas,
-		cfg.checkDevices,
-		cfg.checkRanks,
+		func() error { return arg.Balance("pipe", cfg.Balance, len(layers)) },
+		cfg.checkProcesses,
 		func() error { return arg.AtLeast("pipe", "Chunks", cfg.Chunks, 0) },
+		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, system.MaxThreads) },
 		func() (err error) { cfg.policies, err = cfg.Checkpoint.Stages(len(cfg.Balance)); return err },
 		cfg.checkBudget,
-		func() error { return arg.Between("pipe", "Threads", cfg.Threads, 0, system.MaxThreads) },
-		func() error {
-			cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
-			cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
-			return cfg.checkSchedule()
-		},
+		cfg.checkSchedule,
 	} {
-		if err := check(); err != nil {
-			return cfg, err
+		if err == nil {
+			err = check()
 		}
 	}
-	return cfg, nil
+	return cfg, err
 }
 
 // checkSchedule has the schedule make a program, which must run.
 func (cfg *Config) checkSchedule() error {
-	given := cfg.Schedule != nil
-	if !given {
+	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
+	cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
+	worker, _ := cfg.workers()
+	if cfg.Schedule == nil {
 		cfg.Schedule = schedule.GPipe
-	}
-	worker := cfg.Workers()
-	p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks, Worker: worker,
-		Recompute: func(stage, microBatch int) bool {
+	} else if p, err := cfg.Schedule.Make(schedule.Config{Stages: len(worker), MicroBatches: cfg.Chunks,
+		Worker: worker, Recompute: func(stage, microBatch int) bool {
 			return stage < len(worker) &&
 				(cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
-		}})
-	value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker,
-		cfg.Chunks))
-	switch {
-	case cfg.Plan != nil:
+		}}); err != nil || p.Reduces() {
+		value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker,
+			cfg.Chunks))
+		if err != nil {
+			return refuse("Schedule", value, err.Error(),
+				"want a schedule for these, or other stages, devices or chunks")
+		}
+		return refuse("Schedule", value, reduces, withoutReduce)
+	}
+	if cfg.Plan != nil {
 		for w, actions := range cfg.Plan.Program.Workers {
 			if slices.ContainsFunc(actions, func(a schedule.Action) bool { return worker[a.Stage] != w }) {
 				return cfg.refusePlan(fmt.Sprintf("its worker %d has stages of other devices", w),
 					"want one worker for each device, numbered in the order of stages")
 			}
 		}
-	case !given:
-	case err != nil:
-		return refuse("Schedule", value, err.Error(),
-			"want a schedule for these, or other stages, devices or chunks")
-	case p.Reduces():
-		return refuse("Schedule", value, reduces, withoutReduce)
 	}
 	if cfg.Replicas > 1 {
 		cfg.Schedule = reducing(cfg.Schedule)
@@ -194,47 +175,38 @@ func refuse(field string, value any, problem, remedy string) error {
 	return &ConfigError{Of: "pipe", Field: field, Value: value, Problem: problem, Remedy: remedy}
 }
 
-// checkReplicas checks that the members of the group can be shared out.
-func (cfg *Config) checkReplicas() error {
-	switch n := max(cfg.Replicas, 1); {
+// checkProcesses checks that the members of the group can be shared out over replicas and stages. It gives
+// each stage its device and rank.
+func (cfg *Config) checkProcesses() error {
+	n, members := max(cfg.Replicas, 1), 1
+	if cfg.Group != nil {
+		members = cfg.Group.Size()
+	}
+	stages, size := len(cfg.Balance), members/n
+	switch {
 	case cfg.Group == nil && n > 1:
 		return refuse("Replicas", cfg.Replicas, "there is no Group",
 			"want one whose members have all replicas: of group.Join, or of group.Local within this process")
-	case cfg.Group != nil && cfg.Group.Size()%n != 0:
-		return refuse("Replicas", cfg.Replicas, fmt.Sprintf("the group has %d members", cfg.Group.Size()),
+	case cfg.Replicas < 0 || members%n != 0:
+		return refuse("Replicas", cfg.Replicas, fmt.Sprintf("the group has %d members", members),
 			"want a number of members that the replicas share out evenly")
-	}
-	return arg.AtLeast("pipe", "Replicas", cfg.Replicas, 0)
-}
-
-// checkDevices gives each stage its device.
-func (cfg *Config) checkDevices() error {
-	n := len(cfg.Balance)
-	if cfg.Devices == nil {
-		_, replica := cfg.replicas()
-		for i := range n {
-			cfg.Devices = append(cfg.Devices, torch.CPU(replica*n+i))
-		}
-	}
-	if len(cfg.Devices) < n {
-		return refuse("Devices", cfg.Devices, fmt.Sprintf("%d for %d stages", len(cfg.Devices), n),
-			"want one for each stage; the same one may serve several")
-	}
-	cfg.Devices = cfg.Devices[:n]
-	return nil
-}
-
-// checkRanks checks Ranks, fills in their default, and checks that this process can use the devices of
-// its stages.
-func (cfg *Config) checkRanks() error {
-	stages, size := len(cfg.Balance), 1
-	if cfg.Group == nil && cfg.Ranks != nil {
+	case cfg.Group == nil && cfg.Ranks != nil:
 		return refuse("Ranks", cfg.Ranks, "there is no Group",
 			"want Ranks with a Group of several processes, or neither")
 	}
+	if cfg.Devices == nil {
+		_, replica := cfg.replicas()
+		for i := range stages {
+			cfg.Devices = append(cfg.Devices, torch.CPU(replica*stages+i))
+		}
+	}
+	if len(cfg.Devices) < stages {
+		return refuse("Devices", cfg.Devices, fmt.Sprintf("%d for %d stages", len(cfg.Devices), stages),
+			"want one for each stage; the same one may serve several")
+	}
+	cfg.Devices = cfg.Devices[:stages]
 	if cfg.Group != nil {
-		replicas, _ := cfg.replicas()
-		if size = cfg.Group.Size() / replicas; cfg.Ranks == nil {
+		if cfg.Ranks == nil {
 			cfg.Ranks = DefaultRanks(cfg.Devices, size)
 		}
 		distinct := slices.Compact(slices.Sorted(slices.Values(cfg.Ranks)))
@@ -253,16 +225,15 @@ func (cfg *Config) checkRanks() error {
 	return nil
 }
 
-// Checkpoint is a policy of recomputation. It says for which micro-batches a stage keeps only its
-// input in forward and recomputes the rest before backward. It is one policy for all stages, or a
-// list with one for each, such as "always,never". The zero value is ExceptLast.
+// Checkpoint is a policy of recomputation: for which micro-batches a stage keeps only its input in forward
+// and recomputes the rest before backward. It is one policy for all stages, or a list with one for each,
+// such as "always,never".
 type Checkpoint string
 
 const (
-	// ExceptLast recomputes every micro-batch except the first to go backward, which would be recomputed
-	// at once: micro-batch 0. A batch with one micro-batch recomputes nothing.
+	// ExceptLast recomputes every micro-batch except the first to go backward, micro-batch 0.
 	ExceptLast = Checkpoint(plan.ExceptLast)
-	// Never keeps everything and recomputes nothing.
+	// Never recomputes nothing.
 	Never = Checkpoint(plan.Never)
 	// Always recomputes every micro-batch.
 	Always = Checkpoint(plan.Always)
@@ -309,7 +280,6 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 		"want one for each stage, or one for all")
 }
 
-// checkBudget checks the settings of the policy Optimal.
 func (cfg *Config) checkBudget() error {
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
@@ -333,10 +303,10 @@ func (cfg *Config) checkBudget() error {
 		return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, cfg.Budget[i]),
 			"want at least 1, or 0 for none")
 	}
-	worker := cfg.Workers()
+	worker, _ := cfg.workers()
 	for i, d := range cfg.Devices {
-		if first := slices.Index(worker,
-			worker[i]); (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
+		first := slices.Index(worker, worker[i])
+		if (cfg.policies[first] == Optimal) != (cfg.policies[i] == Optimal) {
 			return refuse("Checkpoint", cfg.Checkpoint.String(),
 				fmt.Sprintf("stages %d and %d share %v, whose memory is planned as one", first, i, d),
 				"want optimal for all stages of a device, or for none")
@@ -345,14 +315,11 @@ func (cfg *Config) checkBudget() error {
 	return nil
 }
 
-// refusePlan is a ConfigError about Config.Plan.
 func (cfg *Config) refusePlan(problem, remedy string) error {
 	return refuse("Plan", unquoted(fmt.Sprintf("for %d stages and %d micro-batches", len(cfg.Plan.Stages),
-		cfg.Plan.MicroBatches())),
-		problem, remedy)
+		cfg.Plan.MicroBatches())), problem, remedy)
 }
 
-// takePlan takes over the settings of the plan.
 func (cfg *Config) takePlan() error {
 	plan := cfg.Plan
 	if plan == nil {
@@ -364,6 +331,9 @@ func (cfg *Config) takePlan() error {
 	switch n := plan.MicroBatches(); {
 	case plan.Program.Reduces() && cfg.Replicas <= 1:
 		return cfg.refusePlan(reduces, withoutReduce)
+	case !plan.Program.Reduces() && cfg.Replicas > 1:
+		return cfg.refusePlan("it has no sums over replicas",
+			"want a plan that a pipe with Replicas has made")
 	case cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil:
 		return cfg.refusePlan("the configuration says what the plan says",
 			"leave Balance, Checkpoint, Budget and Schedule out")

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"penstock.example/internal/engine"
@@ -29,7 +30,7 @@ func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + wo
 
 // ways lists the edges between different GPUs of different processes, from end to end, in both
 // directions: between stages of a replica, and between replicas for sums. ids has the GPU of each end.
-func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
+func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 	join := func(a, b int) {
 		way := schedule.Edge{From: a, To: b}
 		if ids[a] != "" && ids[b] != "" && ids[a] != ids[b] && !slices.Contains(ways, way) {
@@ -37,26 +38,21 @@ func (p *Pipe) ways(ids []string) (ways []schedule.Edge) {
 		}
 	}
 	count, _ := p.cfg.replicas()
-	skips, ties := crossings(p.stages)
 	for k := range count {
-		between := func(a, b int) {
-			if p.cfg.Ranks[a] != p.cfg.Ranks[b] {
-				join(p.end(k, p.stages[a].worker), p.end(k, p.stages[b].worker))
+		for to, later := range p.stages {
+			for from, s := range p.stages[:to] {
+				skips := func(s stageSkip) bool { return s.from.stage == from }
+				ties := func(t tie) bool { return t.from.stage == from }
+				if p.cfg.Ranks[from] != p.cfg.Ranks[to] && (from == to-1 ||
+					slices.ContainsFunc(later.skips, skips) || slices.ContainsFunc(later.ties, ties)) {
+					join(p.end(k, s.worker), p.end(k, later.worker))
+				}
 			}
 		}
-		for i := range len(p.stages) - 1 {
-			between(i, i+1)
-		}
-		for _, s := range skips {
-			between(s.From, s.To)
-		}
-		for _, t := range ties {
-			between(t.Earlier, t.Later)
-		}
-	}
-	for k := range count - 1 {
 		for w := range p.workers {
-			join(p.end(k, w), p.end(k+1, w))
+			if k > 0 {
+				join(p.end(k-1, w), p.end(k, w))
+			}
 		}
 	}
 	return ways
@@ -67,7 +63,11 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil
 	}
-	ways := p.ways(p.endIDs(gpus))
+	ids := map[int]string{}
+	for _, of := range gpus {
+		maps.Copy(ids, of)
+	}
+	ways := p.ways(ids)
 	if len(ways) == 0 {
 		return nil
 	}
@@ -98,16 +98,4 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 		l.SetDirect(d, ends)
 	}
 	return nil
-}
-
-// endIDs is the GPU of each end. gpus has those of each process, by worker.
-func (p *Pipe) endIDs(gpus []map[int]string) []string {
-	count, _ := p.cfg.replicas()
-	out := make([]string, count*len(p.workers))
-	for rank, ids := range gpus {
-		for w, id := range ids {
-			out[p.end(rank*count/len(gpus), w)] = id
-		}
-	}
-	return out
 }

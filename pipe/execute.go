@@ -68,10 +68,12 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	runningThreads.Add(busy)
 	defer runningThreads.Add(-busy)
 	now := r.pass
+	p.submit.Lock()
 	wait := p.start(func(worker int, c *torch.Ctx) {
 		defer r.leave(now, worker)
 		r.work(worker, c)
 	})
+	p.submit.Unlock()
 	var watcher sync.WaitGroup
 	watcher.Go(r.watch)
 	<-r.over

@@ -67,13 +67,6 @@ func (p *Pipe) SetLink(f func(worker []int, failed func() bool) link.Link) {
 	p.newLink = func(failed func() bool) link.Link { return f(worker, failed) }
 }
 
-// SetHardware says what devices are made of.
-func (p *Pipe) SetHardware(of func(torch.Device) string) {
-	for _, s := range p.stages {
-		s.hardware = of(s.Device)
-	}
-}
-
 // SetGPUs has the devices be GPUs, which communicators that are given reach from other processes. It
 // comes before Place.
 func (p *Pipe) SetGPUs(id func(torch.Device) string, comms func() link.Communicators,
@@ -99,4 +92,10 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 		return nil, err
 	}
 	return found.plan.Program, nil
+}
+
+// Workers is the worker of each stage.
+func (cfg Config) Workers() []int {
+	worker, _ := cfg.workers()
+	return worker
 }

@@ -243,7 +243,7 @@ func TestPanicsOnStages(t *testing.T) {
 				t.Errorf("got %v, want %q", err, way.want)
 			}
 			stackApart(t, err, way.name == "Goexit")
-			if err != nil && !strings.Contains(err.Error(), "pipe: stage 1: ") {
+			if way.name != "Goexit" && !strings.Contains(fmt.Sprint(err), "pipe: stage 1: ") {
 				t.Errorf("the stage is not in: %v", err)
 			}
 			if !done[0] || done[1] || !done[2] {

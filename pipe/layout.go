@@ -22,7 +22,7 @@ import (
 // stageSkip is a skip that leaves the stage that stashes it, or that enters a stage that pops it.
 type stageSkip struct {
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
-	place int        // index among the stage's skips that are stashed here
+	place int        // index among the skips that the stage stashes, or among those it receives
 	stash int        // the layer that stashes it
 	pops  int        // how often this stage pops it
 	to    []location // on the stages that pop it, in ascending order
@@ -35,10 +35,7 @@ type location struct{ stage, index int }
 // connect finds the skips and ties of the stages. The stages' layers must be set.
 func connect(stages []*Stage, routes []nn.SkipRoute) {
 	of := func(layer int) int {
-		return slices.IndexFunc(stages, func(s *Stage) bool {
-			return layer >= s.first && layer < s.first+
-				len(s.Layers)
-		})
+		return slices.IndexFunc(stages, func(s *Stage) bool { return layer < s.first+len(s.Layers) })
 	}
 	for _, r := range routes {
 		home := of(r.Stash)
@@ -52,7 +49,8 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 				continue
 			} else if n == 0 || leaves.to[n-1].stage != at {
 				leaves.to = append(leaves.to, location{at, len(to.skips)})
-				to.skips = append(to.skips, stageSkip{stash: r.Stash, from: source})
+				to.skips = append(to.skips, stageSkip{stash: r.Stash, from: source, place: to.entering})
+				to.entering++
 			}
 			to.skips[len(to.skips)-1].pops++
 		}
@@ -192,7 +190,6 @@ func (s *Stage) dropReplicaGrads() {
 	}
 }
 
-// forget frees the replicas of parameters that live on other stages.
 func (s *Stage) forget() {
 	for _, t := range s.ties {
 		if t.received() {

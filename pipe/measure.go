@@ -3,7 +3,7 @@ package pipe
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"sync"
 
@@ -15,49 +15,34 @@ import (
 	"penstock.example/torch"
 )
 
-// measure measures the model on the first micro-batch, and on the last one if it has fewer rows.
-// Stages on equal devices are measured together, on one of these devices.
+// measure measures the model on the first micro-batch, and on the last one if it has fewer rows: once on
+// a CPU, once on a GPU, as stages are on both.
 func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
-	out, stages := make([]profile.Chain, len(r.p.stages)), map[string][]int{}
-	for i, a := range r.available {
-		stages[a.Hardware] = append(stages[a.Hardware], i)
-	}
-	for i, a := range r.available {
-		alike := stages[a.Hardware]
-		if alike[0] != i {
-			continue
+	out, of := make([]profile.Chain, len(r.p.stages)), map[torch.Kind][]profile.Chain{}
+	for i, d := range r.p.cfg.Devices {
+		if of[d.Kind] == nil {
+			var err error
+			if of[d.Kind], err = r.measureOn(ctx, d.Kind); err != nil {
+				return nil, err
+			}
 		}
-		chains, err := r.measureOn(ctx, alike)
-		if err != nil {
-			return nil, err
-		}
-		for _, k := range alike {
-			out[k] = chains[k]
-		}
+		out[i] = of[d.Kind][i]
 	}
 	return out, nil
 }
 
-// hardwareOf describes a device of this process.
-func hardwareOf(d torch.Device) string {
-	if d.Kind == torch.KindCPU {
-		return d.Kind.String()
-	}
-	h, _ := d.Hardware()
-	return cmp.Or(h.Model, d.String()) // like no other
-}
-
-// measureOn measures all stages on a device like those of some stages.
-func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Chain, err error) {
+// measureOn measures all stages on a device of a kind.
+func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.Chain, err error) {
 	p := r.p
-	device, release, err := p.measuringDevice(stages)
+	device, release, err := p.measuringDevice(kind)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
 		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
-		c.Synchronize()                             // the default stream of a GPU measures, and then the stages' streams go on
+		// the default stream of a GPU measures, and then the stages' streams go on
+		c.Synchronize()
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})
@@ -75,17 +60,17 @@ func (r *run) measureOn(ctx context.Context, stages []int) (chains []profile.Cha
 		config := profile.Config{
 			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.targets, 0),
+			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.batch.Target, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}
 		if last := len(r.parts) - 1; r.fullMicroBatches() <= last {
-			config.Fewer, config.FewerTarget = part(r.inputs, last), part(r.targets, last)
+			config.Fewer, config.FewerTarget = part(r.batch.Input, last), part(r.batch.Target, last)
 		}
-		if stages[0] == 0 { // Config.Profile is of a device like that of the first stage
+		if kind == p.cfg.Devices[0].Kind { // Config.Profile is of a device like that of the first stage
 			config.Known = p.cfg.Profile
 		}
-		measured, err := profile.Measure(ctx, p.model, config, part(r.inputs, 0)...)
+		measured, err := profile.Measure(ctx, p.model, config, part(r.batch.Input, 0)...)
 		chains = measured.Chains
 		return err
 	})
@@ -105,47 +90,42 @@ func (p *Pipe) idle() {
 
 // exclusively runs f on the first worker of the process while the others wait, within a run that
 // was entered. Nothing else changes the accounts of the devices meanwhile.
-func (p *Pipe) exclusively(f func(c *torch.Ctx) error) (err error) {
+func (p *Pipe) exclusively(f func(c *torch.Ctx) error) error {
 	var arrived sync.WaitGroup
 	done := make(chan struct{})
 	arrived.Add(len(p.mine))
-	p.onWorkers(func(worker int, c *torch.Ctx) {
+	return errors.Join(p.onWorkers(func(worker int, c *torch.Ctx) error {
 		arrived.Done()
 		if worker != p.mine[0] {
 			<-done
-			return
+			return nil
 		}
 		defer close(done)
 		arrived.Wait()
-		err = fmt.Errorf("pipe: measuring: %w", ErrGoexit) // overwritten unless a layer ends the goroutine
-		err = onStage(0, c, func(_ int, c *torch.Ctx) error { return f(c) })
-	})
-	return err
+		return f(c)
+	})...)
 }
 
-// measuringDevice returns the device to measure some stages on, until it is released: with one
-// stage, and on GPUs, the first of their devices that is of this process; on CPUs with several
-// stages an unused device with the highest of their limits. A limit of 0 is none, and the highest.
-func (p *Pipe) measuringDevice(stages []int) (d torch.Device, release func(), err error) {
-	at := slices.IndexFunc(stages, func(i int) bool { return p.stages[i].Here })
-	switch {
-	case p.cfg.Devices[stages[0]].Kind == torch.KindCPU && len(p.stages) > 1:
-		var limit int64
-		for _, i := range stages {
-			if s := p.stages[i]; s.Device == p.cfg.Devices[i] { // of this process
-				own := s.Device.Memory().Limit
-				if limit = max(limit, own); own == 0 {
-					return profile.IdleDevice(0)
-				}
-			}
+// measuringDevice returns the device of a kind to measure on, until it is released: on CPUs with several
+// stages an unused one with the highest of their limits, or else the first one of this process.
+func (p *Pipe) measuringDevice(kind torch.Kind) (d torch.Device, release func(), err error) {
+	release = func() {}
+	var limits []int64
+	for _, s := range slices.Backward(p.stages) {
+		if s.Here && s.Device.Kind == kind {
+			d, limits = s.Device, append(limits, s.Device.Memory().Limit)
 		}
-		return profile.IdleDevice(limit)
-	case at < 0:
-		return d, nil, fmt.Errorf("stage %d is on a GPU that the first process, which measures for all, "+
-			"has none of; "+
-			"want equal GPUs, or another policy than optimal", stages[0])
 	}
-	return p.stages[stages[at]].Device, func() {}, nil
+	switch {
+	case kind == torch.KindCPU && len(p.stages) > 1 && slices.Contains(limits, 0):
+		return profile.IdleDevice(0)
+	case kind == torch.KindCPU && len(p.stages) > 1:
+		return profile.IdleDevice(slices.Max(append(limits, 0)))
+	case limits == nil:
+		return d, release, errors.New("the first process measures for all, and has no GPU; " +
+			"want a stage on a GPU there, or another policy than optimal")
+	}
+	return d, release, nil
 }
 
 // problem is the planning problem of a step, as far as it is known without measuring.
@@ -185,7 +165,7 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 			BatchInput: i == 0}
 		if i == 0 {
 			memory.InputHasGradient = room.InputGradient
-			for _, v := range r.inputs {
+			for _, v := range r.batch.Input {
 				if r.inputGrad && v.Tensor.RequiresGrad() {
 					memory.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
 				}
@@ -207,17 +187,15 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 	return out
 }
 
-// available is the memory of a stage, as its process knows it.
 type available struct {
 	Live, Limit   int64 // of the device
 	Unplaced      int64
-	Gradients     bool   // all of them exist
-	InputGradient bool   // so do those of all inputs that want one
-	State         int64  // of the optimizer, still to be allocated
-	Hardware      string // of the device: see hardwareOf
+	Gradients     bool  // all of them exist
+	InputGradient bool  // so do those of all inputs that want one
+	State         int64 // of the optimizer, still to be allocated
 }
 
-// min is the memory that two replicas both have. The zero value is unlimited. The hardware is b's.
+// min is the memory that two replicas both have. The zero value is unlimited.
 func (a available) min(b available) available {
 	if b == (available{}) {
 		return a
@@ -226,14 +204,13 @@ func (a available) min(b available) available {
 		a.Limit = b.Limit
 	}
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
-	a.Gradients, a.InputGradient, a.Hardware = a.Gradients && b.Gradients, a.InputGradient &&
-		b.InputGradient, b.Hardware
+	a.Gradients, a.InputGradient = a.Gradients && b.Gradients, a.InputGradient && b.InputGradient
 	return a
 }
 
 func (r *run) availableOf(stage int) available {
 	p, s := r.p, r.p.stages[stage]
-	out := available{Hardware: s.hardware}
+	var out available
 	if p.cfg.policies[stage] != Optimal {
 		return out
 	}
@@ -245,7 +222,7 @@ func (r *run) availableOf(stage int) available {
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
-	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.inputs, func(v Value) bool {
+	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.batch.Input, func(v Value) bool {
 		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
 	})
 	// planned before the update began
@@ -258,7 +235,6 @@ func (r *run) availableOf(stage int) available {
 	return out
 }
 
-// costs are the measured costs of a stage.
 func costs(c profile.Chain) plan.StageCosts {
 	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward,
 		Units:    c.Units,
@@ -270,14 +246,13 @@ func (r *run) fullMicroBatches() int {
 	return countOf(r.parts, func(m rows) bool { return m.length == r.parts[0].length })
 }
 
-// crossings are the skips and ties between stages.
 func crossings(stages []*Stage) (skips []plan.Skip, ties []plan.Tie) {
 	for i, s := range stages {
 		for _, p := range s.skips {
 			for _, to := range p.to {
-				later := stages[to.stage].skips
+				later := stages[to.stage].skips[to.index]
 				skips = append(skips, plan.Skip{From: i, FromPlace: p.place, To: to.stage,
-					ToPlace: countOf(later[:to.index], stageSkip.received), Pops: later[to.index].pops})
+					ToPlace: later.place, Pops: later.pops})
 			}
 		}
 		for k, t := range s.ties {

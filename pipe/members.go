@@ -14,7 +14,6 @@ import (
 // each phase of an update. A failure in the middle of a step is final for the group, since messages may
 // be under way. Every process ends its call with the error of the one that failed first.
 
-// memberReport is the message of a process to all others.
 type memberReport[T any] struct {
 	Body    T
 	Devices map[int]deviceBytes // by worker
@@ -34,16 +33,15 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	if err != nil {
 		return nil, err
 	}
-	out, peaks := make([]T, len(all)), map[int]int64{}
+	out, most := make([]T, len(all)), map[int]deviceBytes{} // of all replicas
 	for rank, s := range all {
 		for w, d := range s.Devices {
-			p.devices.raise(w, d.Safe)
-			peaks[w] = max(peaks[w], d.Peak) // of all replicas
+			most[w] = deviceBytes{max(most[w].Safe, d.Safe), max(most[w].Peak, d.Peak)}
 		}
 		out[rank] = s.Body
 	}
-	for w, bytes := range peaks {
-		p.devices.setPeak(w, bytes)
+	for w, d := range most {
+		p.devices.set(w, d.Safe, d.Peak)
 	}
 	return out, nil
 }

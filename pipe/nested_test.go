@@ -155,7 +155,6 @@ func (n *nest) calls() map[string]func() error {
 // peaceful are the calls that wait for nobody; they may be made anywhere.
 func (n *nest) peaceful() {
 	n.p.Plan()
-	_, _ = n.p.Program(3)
 	n.p.SetRecord(false)
 	n.p.Config()
 	n.p.Devices()

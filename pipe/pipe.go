@@ -20,8 +20,8 @@ import (
 // nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call on
-// their own pipe that needs the workers fails with ErrNested. Such a call by way of another pipe or
-// goroutine is not recognised, and blocks for ever.
+// their own pipe that needs the workers fails with ErrNested. By way of another pipe or goroutine it
+// blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) while no run
 // goes on. The next run plans anew.
@@ -49,9 +49,7 @@ type Pipe struct {
 	record atomic.Bool
 	open   sync.WaitGroup // runs that were started
 	stop   sync.Once
-	jobs   atomic.Int32 // number that have not ended
-	// submit is held while a run gives its jobs to the workers. All workers get the jobs of one run
-	// before those of the next, or runs would wait for each other.
+	// submit is held while a run gives its jobs to the workers, so that all get them in the order of runs.
 	submit  sync.Mutex
 	closed  bool // guarded by submit
 	plans   plans
@@ -62,14 +60,13 @@ type Pipe struct {
 	// unsummed says that each replica has gradients of its own.
 	unsummed atomic.Bool
 	devices  devices
-	hold     func(worker, action int) // delays workers in tests; see run.work
+	hold     func(worker, action int) // delays workers in tests
 	// newLink makes the link between the stages of this process for a mini-batch; failed says that it failed.
 	newLink func(failed func() bool) link.Link
 	copies  copyStreams
 	spare   sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
 }
 
-// startWorkers starts a worker for each distinct device of this process.
 func (p *Pipe) startWorkers() error {
 	of, devices := p.cfg.workers()
 	for i, s := range p.stages {
@@ -139,23 +136,14 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. wait waits for all
-// jobs. A job has left the worker's stream before it says that it is done.
+// start gives every worker of this process its job, within a call that was entered. submit must be held.
+// wait waits for all jobs. A job has left the worker's stream before it says that it is done.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
-	p.submit.Lock()
-	defer p.submit.Unlock()
-	return p.submitJobs(job)
-}
-
-// submitJobs is start with submit held.
-func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) (wait func()) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
 	for _, i := range p.mine {
-		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer all.Done()
-			defer p.jobs.Add(-1)
 			p.workers[i].begin()
 			job(i, c)
 		}
@@ -163,15 +151,27 @@ func (p *Pipe) submitJobs(job func(worker int, c *torch.Ctx)) (wait func()) {
 	return all.Wait
 }
 
-// onWorkers starts jobs and waits for them and for what they have queued.
-func (p *Pipe) onWorkers(job func(worker int, c *torch.Ctx)) { p.start(p.synchronized(job))() }
+// do runs f on every worker of this process. submit must be held. wait waits for f and the work that it has
+// queued. errs is by worker.
+func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []error)) {
+	errs := make([]error, len(p.workers))
+	all := p.start(func(worker int, c *torch.Ctx) {
+		w := p.workers[worker]
+		defer func() { _ = torch.Try(w.leave) }() // the next operator fails as well
+		engine.OwnPeak(w.device)                  // nothing waits for other devices from here on
+		defer func() { p.devices.raise(worker, engine.OwnPeak(w.device)) }()
+		errs[worker] = ErrGoexit // overwritten unless f ends the goroutine
+		errs[worker] = recovered(c, func() error { return f(worker, c) })
+	})
+	return func() []error { all(); return errs }
+}
 
-// synchronized is a job that ends when what it has queued has ended.
-func (p *Pipe) synchronized(job func(worker int, c *torch.Ctx)) func(worker int, c *torch.Ctx) {
-	return func(worker int, c *torch.Ctx) {
-		defer func() { _ = torch.Try(p.workers[worker].leave) }() // the next operator fails as well
-		job(worker, c)
-	}
+// onWorkers is do within a call that was entered, with the errors.
+func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
+	p.submit.Lock()
+	wait := p.do(f)
+	p.submit.Unlock()
+	return wait()
 }
 
 // OnStages runs f once for each stage of this process, on the worker of the stage's device. c makes no
@@ -192,33 +192,36 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	return p.onStages(f)
 }
 
-// onStages is OnStages within a run that was entered. The model need not be placed.
+// onStages is OnStages within a call that was entered. The model need not be placed.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
-	errs := make([]error, len(p.stages))
-	p.onWorkers(func(worker int, c *torch.Ctx) {
-		defer p.count(worker)()
+	return errors.Join(p.onWorkers(func(worker int, c *torch.Ctx) error {
+		var errs []error
 		for i, s := range p.stages {
-			if s.worker == worker && s.Here {
-				// overwritten unless f ends the goroutine
-				errs[i] = fmt.Errorf("pipe: stage %d: %w", i, ErrGoexit)
-				errs[i] = onStage(i, c, f)
+			if s.worker != worker || !s.Here {
+				continue
+			}
+			if err := recovered(c, func() error { return f(i, c) }); err != nil {
+				errs = append(errs, fmt.Errorf("pipe: stage %d: %w", i, err))
 			}
 		}
-	})
-	return errors.Join(errs...)
+		return errors.Join(errs...)
+	})...)
 }
 
-func onStage(stage int, c *torch.Ctx, f func(stage int, c *torch.Ctx) error) (err error) {
-	if failed := recovered(c, func() error { err = f(stage, c); return nil }); failed != nil {
-		return fmt.Errorf("pipe: stage %d: %w", stage, failed)
-	}
-	return err
+func recovered(c *torch.Ctx, f func() error) (err error) {
+	defer c.Close()
+	defer func() {
+		if r := recover(); r != nil {
+			err = cause(r)
+		}
+	}()
+	return f()
 }
 
 // New cuts the flattened layers of a model over devices, places the parameters and starts the
-// workers. A parameter that does not exist is made on the device of its stage; one that exists is
-// copied there. Close ends the workers. On failure nothing runs or stays allocated. A
-// *plan.MemoryError says that parameters and buffers alone do not fit on a device.
+// workers. A parameter that does not exist is made on the device of its stage; others are copied there.
+// Close ends the workers. On failure nothing runs or stays allocated. A *plan.MemoryError says that
+// parameters and buffers alone do not fit on a device.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -231,8 +234,8 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 }
 
 // Open is New without the parameters. Nothing is allocated, so a model may be larger than its
-// devices. PlanFor predicts the memory. Place makes the pipe ready; before it, all other use fails
-// with ErrNotPlaced.
+// devices. PlanFor predicts the memory. Place makes the pipe ready; other use before fails with
+// ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
@@ -243,25 +246,18 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		devices: devices{at: map[int]deviceBytes{}},
 		newLink: func(func() bool) link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
+	p.plans.forget()
 	if p.routes, err = model.SkipRoutes(); err != nil {
 		return nil, fmt.Errorf("pipe: %w", err)
 	}
-	shared := func() error {
-		if len(cfg.Balance) == 1 { // a layer may open one within another pipe
-			return nil
-		}
-		return p.checkOwner()
+	err = p.cut()
+	if err == nil && len(cfg.Balance) > 1 { // a layer may open a pipe of one stage within another pipe
+		err = p.checkOwner()
 	}
-	connect := func() error {
-		p.connectProcesses()
-		p.connectReplicas()
-		return p.planSums()
+	if err != nil {
+		return nil, err
 	}
-	for _, step := range []func() error{p.cut, shared, connect} {
-		if err := step(); err != nil {
-			return nil, err
-		}
-	}
+	p.connectProcesses()
 	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -269,22 +265,9 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// connectProcesses makes the link between the processes of the replica.
-func (p *Pipe) connectProcesses() {
-	if _, p.replica = p.cfg.replicas(); p.cfg.Group == nil {
-		return
-	}
-	var ranks []int
-	for i := range p.stages {
-		ranks = append(ranks, p.cfg.rank(i, p.replica))
-	}
-	p.remote = link.NewRemote(p.cfg.Group, ranks, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
-}
-
-// Place makes parameters and buffers that do not exist, on the devices of their stages, and copies
-// there those that exist. It fails with a *plan.MemoryError if they do not fit. After a failure
-// those that were made are freed. On a pipe that is placed it does nothing. What exists of a stage
-// of another process is freed: it is in that process.
+// Place makes parameters and buffers that do not exist, on the devices of their stages, and copies the
+// others there. It fails with a *plan.MemoryError if they do not fit. After a failure the new ones
+// are freed. On a pipe that is placed it does nothing. Parameters of another process's stages are freed.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
 	if err != nil {
@@ -335,20 +318,15 @@ func (p *Pipe) Place() error {
 // and buffers of their stages.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	for _, i := range p.mine {
-		d := p.workers[i].device
-		out := plan.Shortage{Stage: -1, Device: d.String(), Limit: d.Memory().Limit, Least: d.Memory().Live,
-			SetBy: "parameters and buffers alone"}
-		unplaced := int64(0)
-		for at, s := range p.stages {
+		first, unplaced, m := -1, int64(0), p.workers[i].device.Memory()
+		for at, s := range slices.Backward(p.stages) {
 			if s.worker == i {
-				unplaced += p.Unplaced(at)
-				if out.Stage < 0 {
-					out.Stage = at
-				}
+				first, unplaced = at, unplaced+p.Unplaced(at)
 			}
 		}
-		if out.Least += unplaced; out.Limit > 0 && unplaced > 0 && out.Least > out.Limit {
-			short = append(short, out)
+		if least := m.Live + unplaced; m.Limit > 0 && unplaced > 0 && least > m.Limit {
+			short = append(short, plan.Shortage{Stage: first, Device: p.workers[i].device.String(),
+				Limit: m.Limit, Least: least, SetBy: "parameters and buffers alone"})
 		}
 	}
 	return short
@@ -377,7 +355,6 @@ func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	return bytes
 }
 
-// placeStage makes or copies a stage's parameters and buffers on its device.
 func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	state := p.stages[stage].State()
 	for _, s := range state {
@@ -394,18 +371,11 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 // Model is the model that was cut, in whole.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
-// Layers lists the flattened layers of all stages in order, as they were at Open, with their names in
-// the model.
-func (p *Pipe) Layers() []nn.NamedLayer { return slices.Clone(p.layers) }
-
 // limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
 func (p *Pipe) limit() {
 	for i, s := range p.stages {
-		if p.cfg.policies[i] != Optimal || !s.Here {
-			continue
-		}
-		if b := p.cfg.Budget[i]; b > 0 {
-			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, b))
+		if p.cfg.policies[i] == Optimal && s.Here && p.cfg.Budget[i] > 0 {
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, p.cfg.Budget[i]))
 		}
 	}
 }
@@ -420,7 +390,6 @@ func (e memoryError) Unwrap() error { return e.MemoryError }
 
 func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
 
-// notEnough is a planner's error as the pipe returns it.
 func notEnough(err error) error {
 	var short *plan.MemoryError
 	if errors.As(err, &short) {

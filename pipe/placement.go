@@ -35,15 +35,10 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	return worker, devices
 }
 
-// Workers is the worker of each stage. Devices has an element for each stage. Ranks has so too, or is nil.
-func (cfg Config) Workers() []int {
-	worker, _ := cfg.workers()
-	return worker
-}
-
 // DeviceNames are the names of the distinct devices, in the order of their first stage. If two processes
-// have a device of the same name, the rank of the process is before each name, as PyTorch writes it:
-// rank:1/cuda:0. Devices and Ranks are as in Workers.
+// have a device of the same name, the rank of the process is before each name, such as
+// rank:1/cuda:0. Devices has an element for each stage.
+// Ranks has so too, or is nil.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	by, number, again := "rank", cfg.Ranks, false
@@ -92,7 +87,6 @@ func DefaultRanks(devices []torch.Device, size int) []int {
 	return ranks
 }
 
-// here reports whether a stage is in this process.
 func (cfg Config) here(stage int) bool {
 	if cfg.Group == nil {
 		return true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"penstock.example/group"
 	"penstock.example/internal/segment"
@@ -20,12 +21,10 @@ import (
 // Plan is the plan of the last Step or Forward, with predictions for the memory that was available;
 // nil before the first. The caller must not change it.
 func (p *Pipe) Plan() *plan.Plan {
-	p.plans.known.Lock()
-	defer p.plans.known.Unlock()
-	if p.plans.last == nil {
-		return nil
+	if last := p.plans.last.Load(); last != nil {
+		return last.plan
 	}
-	return p.plans.last.plan
+	return nil
 }
 
 // PlanFor returns the plan for a Step with such a batch and loss. A plan that is not known is
@@ -64,28 +63,20 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	p.plans.known.Lock()
-	p.plans.last = r.plan
-	p.plans.known.Unlock()
+	p.plans.last.Store(r.plan)
 	r.open(r.plan)
-	for i, s := range r.plan.segments {
-		if s != nil {
-			r.bind(i, s)
-		}
-	}
 	return nil
 }
 
 // configPlan is Config.Plan for the number of micro-batches of the batch.
 func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
-	if n > p.cfg.Plan.Program.MicroBatches {
-		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set "+
-			"Chunks to "+
-			"%[2]d", n, p.cfg.Plan.MicroBatches())
+	if most := p.cfg.Plan.MicroBatches(); n > most {
+		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks "+
+			"to %[2]d", n, most)
 	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
-		func() (*prepared, error) { return r.withSegments(p.cfg.Plan.Fewer(n)) })
+		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })
 }
 
 // countsOnlyPlan is a plan that is made without measuring. Stages with the policy Optimal recompute
@@ -103,7 +94,7 @@ func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
-		return withoutSegments(found), nil
+		return p.prepare(found, false, false)
 	})
 }
 
@@ -118,9 +109,7 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 		return nil, err
 	}
 	key, memory := r.planKey(), fmt.Sprint(r.available)
-	p.plans.known.Lock()
 	old := p.plans.all[key]
-	p.plans.known.Unlock()
 	if old != nil && old.memory == memory {
 		return old, nil
 	}
@@ -138,7 +127,13 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 			return own.plan.String(), nil
 		})
 		if err == nil && found == nil {
-			found, err = r.parsePlan(text)
+			var given *plan.Plan
+			if given, err = plan.Parse(text); err != nil {
+				return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
+			}
+			// none of the micro-batches of a replica with fewer has more rows
+			given = given.Fewer(min(len(r.parts), given.MicroBatches()))
+			found, err = p.prepare(given, r.loss != nil, r.inputGrad)
 		}
 	}
 	if err != nil {
@@ -148,9 +143,7 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	for worker, d := range found.plan.Devices { // bytes that the devices must be able to hold
 		p.devices.raise(worker, d.Peak)
 	}
-	p.plans.known.Lock()
-	p.plans.keep(key, found)
-	p.plans.known.Unlock()
+	p.plans.all[key] = found
 	return found, nil
 }
 
@@ -158,20 +151,14 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 // worker has a job.
 func (r *run) meetAvailable(ctx context.Context) error {
 	p, mine := r.p, map[int]available{}
-	read := func(*torch.Ctx) error {
+	err := p.exclusively(func(*torch.Ctx) error {
 		for i, s := range p.stages {
 			if s.Here {
 				mine[i] = r.availableOf(i)
 			}
 		}
 		return nil
-	}
-	var err error
-	if p.jobs.Load() > 0 {
-		err = p.exclusively(read)
-	} else { // a run that starts meanwhile can only add to the accounts
-		err = read(nil)
-	}
+	})
 	all, err := meet(ctx, p, "the memory of a step", mine, err)
 	if err != nil {
 		return err
@@ -185,19 +172,6 @@ func (r *run) meetAvailable(ctx context.Context) error {
 	return nil
 }
 
-// parsePlan reads the plan that the first process has made. A replica with fewer micro-batches runs the
-// part of it for them, as none of them has more rows.
-func (r *run) parsePlan(text string) (*prepared, error) {
-	plan, err := plan.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
-	}
-	if n := len(r.parts); n < plan.MicroBatches() {
-		plan = plan.Fewer(n)
-	}
-	return r.withSegments(plan)
-}
-
 // solve makes the plan for this batch within the available memory, or takes an earlier one if it fits.
 func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	p, key := r.p, r.batchKey()
@@ -206,9 +180,6 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 		var err error
 		if chains, err = r.measure(ctx); err != nil {
 			return nil, fmt.Errorf("pipe: planning what to recompute: %w", err)
-		}
-		if p.plans.chains == nil {
-			p.plans.chains = map[string][]profile.Chain{}
 		}
 		p.plans.chains[key] = chains
 	}
@@ -225,7 +196,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	if err != nil {
 		return nil, notEnough(err)
 	}
-	return r.withSegments(solved)
+	return p.prepare(solved, r.loss != nil, r.inputGrad)
 }
 
 // batchKey has all that a measurement depends on: the sizes of the micro-batches, and the loss.
@@ -235,7 +206,7 @@ func (r *run) batchKey() string {
 	if r.loss != nil {
 		fmt.Fprintf(&b, "%#v", r.loss)
 	}
-	for _, list := range [][]Value{r.inputs, r.targets} {
+	for _, list := range [][]Value{r.batch.Input, r.batch.Target} {
 		b.WriteByte(';')
 		for _, v := range list {
 			fmt.Fprintf(&b, " %v %v %v", v.Tensor, v.Whole, v.Tensor.RequiresGrad())
@@ -253,37 +224,15 @@ func (r *run) planKey() string {
 	return key
 }
 
-// withSegments is a plan with the segments of its stages, prepared to run.
-func (r *run) withSegments(plan *plan.Plan) (*prepared, error) {
-	out := withoutSegments(plan)
-	for i, s := range plan.Stages {
-		if s.Units == nil {
-			continue
-		}
-		stage := r.p.stages[i]
-		var err error
-		out.segments[i], err = r.p.segment(stage, r.loss != nil && r.last(i),
-			segment.Config{Units: s.Units, InputGrad: r.inputGrad})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-// plans is a cache of measurements and plans.
 type plans struct {
 	// mu is held while a plan is measured and made, one at a time. Layers run meanwhile, so no call
 	// that a layer may make takes mu.
 	mu     sync.Mutex
 	chains map[string][]profile.Chain
-
-	known sync.Mutex // guards what follows; no layer runs under it
-	all   map[string]*prepared
-	last  *prepared // of the last Step or Forward
+	all    map[string]*prepared
+	last   atomic.Pointer[prepared] // of the last Step or Forward
 }
 
-// prepared is a plan that is ready to run.
 type prepared struct {
 	plan *plan.Plan
 	// that was available when it was made, of the policy Optimal
@@ -309,32 +258,22 @@ type program struct {
 }
 
 // find returns the plan of a key. A missing plan is made.
-func (c *plans) find(key string, make func() (*prepared, error)) (*prepared, error) {
-	c.known.Lock()
-	defer c.known.Unlock()
-	if found := c.all[key]; found != nil {
-		return found, nil
-	}
-	found, err := make()
-	if err == nil {
-		c.keep(key, found)
+func (c *plans) find(key string, make func() (*prepared, error)) (found *prepared, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found = c.all[key]; found == nil {
+		if found, err = make(); err == nil {
+			c.all[key] = found
+		}
 	}
 	return found, err
 }
 
-// keep remembers a plan by its key. known must be held.
-func (c *plans) keep(key string, found *prepared) {
-	if c.all == nil {
-		c.all = map[string]*prepared{}
-	}
-	c.all[key] = found
-}
-
-// withoutSegments is a plan prepared to run on stages of one unit.
-func withoutSegments(given *plan.Plan) *prepared {
+// prepare prepares a plan to run, of a step with a loss or without.
+func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error) {
 	out := &prepared{plan: given, segments: make([]*segment.Segment, len(given.Stages)),
 		programs: map[schedule.Phase]func() *program{}}
-	for _, s := range given.Stages {
+	for i, s := range given.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {
 			var w operations
@@ -342,11 +281,19 @@ func withoutSegments(given *plan.Plan) *prepared {
 			list = append(list, w)
 		}
 		out.operations = append(out.operations, list)
+		if s.Units == nil {
+			continue
+		}
+		var err error
+		if out.segments[i], err = p.segment(p.stages[i], loss && i == len(p.stages)-1,
+			segment.Config{Units: s.Units, InputGrad: inputGrad}); err != nil {
+			return nil, err
+		}
 	}
 	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
 		out.programs[phase] = sync.OnceValue(func() *program { return newProgram(given.Program.Part(phase)) })
 	}
-	return out
+	return out, nil
 }
 
 func newProgram(p *schedule.Program) *program {
@@ -377,9 +324,8 @@ func newProgram(p *schedule.Program) *program {
 func (c *plans) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known.Lock()
-	defer c.known.Unlock()
-	c.chains, c.all, c.last = nil, nil, nil
+	c.chains, c.all = map[string][]profile.Chain{}, map[string]*prepared{}
+	c.last.Store(nil)
 }
 
 // Chains is what the units of each stage cost, by stage, as they were measured for the policy Optimal:

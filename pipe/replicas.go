@@ -14,8 +14,8 @@ import (
 )
 
 // Replicas of the pipeline train the same model on rows of their own, and run the same program. After the
-// last backward of a stage the members of the group that have the stage sum its gradients, in the order
-// of replicas, so that the bits do not depend on who is late, and hand the sum back:
+// last backward of a stage its members of the group sum its gradients, in the order of replicas, so that the
+// bits do not depend on who is late, and hand the sum back:
 //
 //	replica 0   g0 ─────────► ┌─ g0+g1+g2
 //	replica 1   g0+g1 ──────► ◄┘─┐
@@ -33,12 +33,12 @@ func (cfg Config) replicas() (count, index int) {
 	return count, cfg.Group.Rank() / (cfg.Group.Size() / count)
 }
 
-// gpuIDs has, by worker of this process, what tells its GPU from all others, where NCCL reaches it.
+// gpuIDs has, by end, the ID of each GPU of this process that NCCL reaches.
 func (p *Pipe) gpuIDs() map[int]string {
 	out := map[int]string{}
 	for _, w := range p.mine {
 		if id := p.gpus.id(p.workers[w].device); id != "" {
-			out[w] = id
+			out[p.end(p.replica, w)] = id
 		}
 	}
 	return out
@@ -57,7 +57,6 @@ func ofMine[T any](cfg Config, byRank []T) []T {
 	return byRank[index*each : (index+1)*each]
 }
 
-// reducing is a generator whose programs reduce gradients over replicas.
 func reducing(g schedule.Generator) schedule.Generator {
 	return func(c schedule.Config) (*schedule.Program, error) {
 		p, err := g(c)
@@ -68,21 +67,29 @@ func reducing(g schedule.Generator) schedule.Generator {
 	}
 }
 
-// connectReplicas makes the links between the replicas of each stage.
-func (p *Pipe) connectReplicas() {
-	if p.cfg.Replicas <= 1 {
+// connectProcesses makes the links between the processes of the replica, and between the replicas of each
+// stage.
+func (p *Pipe) connectProcesses() {
+	count, replica := p.cfg.replicas()
+	if p.replica = replica; p.cfg.Group == nil {
 		return
 	}
+	var own []int
 	each := link.MaxTag / 2 / len(p.stages)
 	for i, s := range p.stages {
+		own = append(own, p.cfg.rank(i, replica))
+		if count == 1 {
+			continue
+		}
 		var ranks []int
-		for k := range p.cfg.Replicas {
+		for k := range count {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
 		p.between = append(p.between, link.NewRemote(p.cfg.Group, ranks, values,
 			link.Tags{First: link.MaxTag/2 + i*each, Count: each}))
 	}
+	p.remote = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
 }
 
 // reduction is the most bytes of another replica that a stage holds at a time.
@@ -91,25 +98,6 @@ func (s *Stage) reduction() (bytes int64) {
 		bytes = max(bytes, q.Bytes())
 	}
 	return bytes
-}
-
-// planSums gives a plan that was made for a pipe alone the sums over replicas.
-func (p *Pipe) planSums() error {
-	given := p.cfg.Plan
-	if given == nil || given.Program.Reduces() || p.between == nil {
-		return nil
-	}
-	var bytes []int64
-	for _, s := range p.stages {
-		bytes = append(bytes, s.reduction())
-	}
-	p.cfg.Plan = given.Reducing(bytes)
-	if err := p.cfg.Plan.Check(); err != nil {
-		return p.cfg.refusePlan(fmt.Sprintf("the sums over replicas take up to %d bytes more: %v",
-			slices.Max(bytes), err),
-			"want a plan that a pipe with Replicas has made, or higher limits in it")
-	}
-	return nil
 }
 
 var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and " +
@@ -202,7 +190,7 @@ func (x ring) passDown(i int, t *torch.Tensor) error {
 	return nil
 }
 
-// setGrad changes the gradient of t by given, or sets it if there is none.
+// setGrad changes the gradient of t by given, or sets it if t has none.
 func (x ring) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Tensor) *torch.Tensor) {
 	if grad := x.c.GradOf(t); grad != nil && given != nil {
 		change(grad, given)
@@ -249,7 +237,7 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 }
 
 // sums are the sums over replicas that a worker has begun. They wait for other processes, and the worker
-// may have other stages to go on with, so they run one after the other beside it.
+// may have other stages to go on with. So they run one after the other on a stream of their own.
 //
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘
@@ -277,7 +265,7 @@ func (s *sums) begin(a schedule.Action) {
 		c, start := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads}), time.Since(r.begun)
 		c.SetStream(w.sums)
 		if err := recovered(c, func() error {
-			return stream.Beside(stream.Host{}, w.sums, ready, func() error { return r.reduce(c, a) })
+			return stream.Apart(stream.Host{}, w.sums, ready, func() error { return r.reduce(c, a) })
 		}); err != nil {
 			r.failAt(a, "", err)
 		}
@@ -286,7 +274,6 @@ func (s *sums) begin(a schedule.Action) {
 	}()
 }
 
-// wait waits for the sums that were begun.
 func (s *sums) wait() {
 	if s.ended != nil {
 		<-s.ended

@@ -58,6 +58,9 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 
 // plannedRun is a training run with its plan, within a call that was entered. loss is nil for Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
+	if loss == nil {
+		b.Target = nil
+	}
 	r, err := p.newRun(b, true, true)
 	if err != nil {
 		return nil, err
@@ -96,9 +99,8 @@ func (p *Pipe) sumOfReplicas(ctx context.Context, what string, x float64) (float
 // Run is a mini-batch between forward and backward, for a loss of one's own. One goroutine uses it.
 // Backward closes it. If there is no Backward, call Close.
 type Run struct {
-	r       *run
-	outputs []*torch.Tensor
-	closed  bool
+	r      *run
+	closed bool
 
 	inputGrads []*torch.Tensor // of the inputs of a batch within a layer, until they are taken
 }
@@ -129,14 +131,14 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	for _, t := range r.outputs {
 		t.SetRequiresGrad(t.DType().IsFloat() && b.Within == nil)
 	}
-	return &Run{r: r, outputs: r.outputs}, nil
+	return &Run{r: r}, nil
 }
 
 // Output is the model's output for the whole batch, on the last device; nil after the run was
 // closed, and in a process that does not have the last stage. The run owns it. Its floating-point
 // tensors are leaves that require a gradient: the backward of a loss of them, in any Ctx, leaves them
 // the gradients that Backward wants.
-func (run *Run) Output() []*torch.Tensor { return run.outputs }
+func (run *Run) Output() []*torch.Tensor { return run.r.outputs }
 
 // MicroBatches is the number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
@@ -156,7 +158,7 @@ func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {
-		for _, t := range run.outputs {
+		for _, t := range run.r.outputs {
 			t.SetGradOf(nil)
 		}
 	}
@@ -203,28 +205,27 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	return err
 }
 
-// checkGrads checks the gradients of the outputs. By default it takes them from the outputs.
 func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor, error) {
 	if len(grads) == 0 {
-		for _, t := range run.outputs {
+		for _, t := range run.r.outputs {
 			grads = append(grads, c.GradOf(t))
 		}
 	}
-	if len(grads) != len(run.outputs) ||
-		!slices.ContainsFunc(grads, func(g *torch.Tensor) bool { return g != nil }) {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is "+
-			"none, or run a "+
-			"backward of the loss first", grads, len(run.outputs))
-	}
+	any := false
 	for i, g := range grads {
-		y := run.outputs[i]
-		if g != nil && (g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
-			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind()) {
-			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a "+
-				"floating-point tensor of its "+
-				"shape and kind of device, or nil where the output is not floating-point", i, g, i, y,
-				y.Kind())
+		any = any || g != nil
+		if g == nil || i >= len(run.r.outputs) {
+			continue
 		}
+		if y := run.r.outputs[i]; g.Freed() || !y.DType().IsFloat() || !g.DType().IsFloat() ||
+			!slices.Equal(g.Shape(), y.Shape()) || g.Kind() != y.Kind() {
+			return nil, fmt.Errorf("pipe: gradient %d is %v for output %d, %v on %v; want a floating-point "+
+				"tensor of its shape and kind of device, or nil", i, g, i, y, y.Kind())
+		}
+	}
+	if len(grads) != len(run.r.outputs) || !any {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is "+
+			"none, or run a backward of the loss first", grads, len(run.r.outputs))
 	}
 	return grads, nil
 }
@@ -242,13 +243,13 @@ func (run *Run) InputGrads() []*torch.Tensor {
 func (run *Run) Close() {
 	run.closed = true
 	run.r.free()
-	for _, t := range run.outputs {
+	for _, t := range run.r.outputs {
 		if !t.Freed() { // a layer has handed it on
 			t.SetGradOf(nil)
 			t.Free()
 		}
 	}
-	run.outputs = nil
+	run.r.outputs = nil
 }
 
 // forwardAll runs the forward half of a plan and gathers the outputs.

@@ -18,13 +18,11 @@ import (
 //	  in another run (schedule.Graph.LatestReceives)
 
 // SafeLimit is a limit in bytes (torch.Device.SetLimit) under which all calls so far can be repeated one
-// after the other, by device in the order of Devices. It holds however far stages run ahead of each
-// other. A measured peak (torch.Device.Memory) can be lower, as a neighbour may receive later the
-// next time. With the policy Optimal or a given plan it is the predicted peak, unless more was measured.
-//
-// The limit may be too high if something else uses the devices, or a stage sends the same memory twice.
-// It is 0 for a device whose memory is not counted. Of a device of another process it is as of the end
-// of the last run.
+// after the other, by device in the order of Devices, however far stages run ahead of each other. A
+// measured peak can be lower, as a neighbour may receive later the next time. With the policy Optimal or a
+// given plan it is the predicted peak, unless more was measured. It may be too high if something else uses
+// the devices. It is 0 where memory is not counted. Of a device of another process it is as of the end of
+// the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
@@ -49,7 +47,6 @@ func (p *Pipe) Peaks() []int64 {
 // process, the most bytes live at a time.
 type deviceBytes struct{ Safe, Peak int64 }
 
-// devices has the bytes of devices, by worker.
 type devices struct {
 	mu sync.Mutex
 	at map[int]deviceBytes
@@ -62,25 +59,12 @@ func (d *devices) of(worker int) deviceBytes {
 }
 
 // raise raises the safe limit of a worker's device.
-func (d *devices) raise(worker int, bytes int64) {
+func (d *devices) raise(worker int, bytes int64) { d.set(worker, bytes, d.of(worker).Peak) }
+
+func (d *devices) set(worker int, safe, peak int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at := d.at[worker]
-	at.Safe = max(at.Safe, bytes)
-	d.at[worker] = at
-}
-
-func (d *devices) setPeak(worker int, bytes int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.at[worker] = deviceBytes{d.at[worker].Safe, bytes}
-}
-
-// count begins a part of a call in which nothing waits for other devices. done ends it.
-func (p *Pipe) count(worker int) (done func()) {
-	d := p.workers[worker].device
-	engine.OwnPeak(d)
-	return func() { p.devices.raise(worker, engine.OwnPeak(d)) }
+	d.at[worker] = deviceBytes{max(d.at[worker].Safe, safe), peak}
 }
 
 // ledger is the memory of a worker in a pass.
@@ -132,7 +116,6 @@ func (l *ledger) end() {
 	p.devices.raise(l.worker, max(l.most, engine.OwnPeak(p.workers[l.worker].device)))
 }
 
-// storageBytes is the memory of the storages of tensors. A tensor may be nil.
 func storageBytes(list ...*torch.Tensor) (bytes int64) {
 	once, _ := torch.Distinct(list)
 	for _, t := range once {

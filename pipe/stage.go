@@ -26,15 +26,14 @@ type Stage struct {
 
 	oneUnit, oneUnitWithLoss *segment.Segment // the latter on the last stage
 	skips                    []stageSkip
-	leaving                  int // number of skips that are stashed here
+	leaving, entering        int // number of skips that are stashed here, and received
 	ties                     []tie
 
 	buffers, trained []nn.NamedParam // that live here
 
 	// The state to which a failed training run returns the stage. It belongs to the stage's worker.
-	before   func()
-	noGrad   []nn.NamedParam
-	hardware string // of the device: see hardwareOf
+	before func()
+	noGrad []nn.NamedParam
 }
 
 // remember notes the state before a training run. Gradients that exist are not copied.
@@ -91,9 +90,6 @@ func (p *Pipe) cut() error {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
 			first:        first,
 			ownedEarlier: map[*nn.Param]bool{}}
-		if s.Here {
-			s.hardware = hardwareOf(s.Device)
-		}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -21,8 +22,6 @@ type run struct {
 	retain   bool // the backward that runs is not the last
 	gathers  bool // the pass ends with gathering the outputs
 	batch    Batch
-	inputs   []Value
-	targets  []Value
 	// inputGrad says that an input wants its gradient. noGrad has the inputs that want one and had none
 	// when the pass began. inputGrads are those of a batch within a layer.
 	inputGrad  bool
@@ -69,18 +68,15 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	case err != nil:
 		return nil, err
 	case total == 0 && training:
-		return nil, fmt.Errorf("pipe: the batch has no rows (input 0 is %v); a training step needs at "+
-			"least one",
-			b.Input[0].Tensor)
-	case b.TotalRows != 0 && b.TotalRows < total || b.FirstMicroBatch < 0:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or "+
-			"0, and no "+
-			"FirstMicroBatch (%d) below 0", total, b.TotalRows, b.FirstMicroBatch)
+		return nil, errors.New("pipe: the batch has no rows; a training step needs at least one")
+	case b.TotalRows != 0 && b.TotalRows < total:
+		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or 0",
+			total, b.TotalRows)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras
 	}
-	r := &run{p: p, training: training, back: back, batch: b, inputs: b.Input, total: total}
+	r := &run{p: p, training: training, back: back, batch: b, total: total}
 	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
 	if count, index := p.cfg.replicas(); !back || count == 1 {
 		r.parts = split(total, p.cfg.Chunks)
@@ -100,9 +96,6 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 				r.states[s][i].init(p.stages[s])
 			}
 		}
-	}
-	for s := range r.states {
-		r.bind(s, p.stages[s].oneUnit)
 	}
 	r.wanted = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
@@ -134,29 +127,35 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 // fewer rows than replicas.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
-// open makes the links of the run of a plan. Its backward goes over the links of its forward.
+// open makes the links of the run of a plan, and its executions ready.
 func (r *run) open(plan *prepared) {
-	if r.within == nil {
-		r.within = r.p.newLink(func() bool { return r.failed.Load() })
-		if r.p.remote != nil {
-			r.between = r.p.remote.Open(plan.plan.Program.Capacity)
+	if r.within != nil {
+		return
+	}
+	for stage, s := range r.p.stages {
+		of := plan.segments[stage]
+		if of == nil {
+			if of = s.oneUnit; r.loss != nil && r.last(stage) {
+				of = s.oneUnitWithLoss
+			}
+		}
+		for i := range r.states[stage] {
+			r.states[stage][i].execution.Begin(of, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+				return r.context(c, stage, i, run)
+			})
 		}
 	}
-}
-
-// bind prepares the executions of a stage's micro-batches for a segment.
-func (r *run) bind(stage int, s *segment.Segment) {
-	for i := range r.states[stage] {
-		context := func(c *torch.Ctx, run segment.Run) *nn.Ctx { return r.context(c, stage, i, run) }
-		r.states[stage][i].execution.Begin(s, context)
+	r.within = r.p.newLink(func() bool { return r.failed.Load() })
+	if r.p.remote != nil {
+		r.between = r.p.remote.Open(plan.plan.Program.Capacity)
 	}
 }
 
 // setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
 func (r *run) setLoss(loss nn.Loss) error {
-	r.loss, r.targets = loss, r.batch.Target
 	last := r.p.last()
-	total, err := countRows("target", r.targets, false, last)
+	r.loss = loss
+	total, err := countRows("target", r.batch.Target, false, last)
 	if err != nil {
 		return err
 	}
@@ -164,7 +163,6 @@ func (r *run) setLoss(loss nn.Loss) error {
 		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
 			total)
 	}
-	r.bind(len(r.p.stages)-1, last.oneUnitWithLoss)
 	return nil
 }
 
@@ -211,33 +209,24 @@ func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
 // same pointer twice.
 type microBatch struct {
 	execution segment.Execution
-	// in is the received input, until the execution takes it: on the first stage views of the batch.
-	in segment.Arrival
-	// sent is the output of a forward without a graph, until it is sent to the next stage or
-	// gathered.
-	sent []*torch.Tensor
-	// out is the output or the loss, with the graph for backward. It belongs to the execution.
-	out     []*torch.Tensor
-	outGrad []*torch.Tensor // by output; nil where there is none
-	inGrad  []*torch.Tensor // by input
-	skips   []skipState     // by skip of the stage
-	ties    []tieState      // by tie of the stage
-	loss    float64
-	reading *torch.Tensor // the loss on its way from a GPU, until the run has ended
+	in        segment.Arrival // received, until the execution takes it: on the first stage views of the batch
+	sent      []*torch.Tensor // output of a forward without a graph, until it is sent or gathered
+	outGrad   []*torch.Tensor // by output; nil where absent
+	inGrad    []*torch.Tensor // by input
+	skips     []skipState     // by skip of the stage
+	ties      []tieState      // by tie of the stage
+	loss      float64
+	reading   *torch.Tensor // the loss on its way from a GPU, until the run has ended
 }
 
 // skipState is the state of a skip on a stage that stashes or pops it.
 type skipState struct {
-	in    *torch.Tensor     // received, until the execution takes it
-	wants bool              // a gradient of it is wanted
 	sent  *torch.Tensor     // stashed here without a graph, until it is sent
-	left  int               // number of stages that it is still to be sent to
-	out   *torch.Tensor     // stashed here with its graph; belongs to the execution
+	left  int               // number of stages to send it to
 	grads [][]*torch.Tensor // by stage that pops it: the gradients, in the order of the pops
 	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
-// tieState is the gradient, on a stage, of a parameter that several stages use.
 type tieState struct {
 	later *torch.Tensor // sum over the uses on later stages
 	back  *torch.Tensor // later and the uses on this stage, until it is sent
@@ -250,15 +239,23 @@ func (c *microBatch) init(s *Stage) {
 	}
 }
 
+// output is the output or the loss, with its graph if it has one.
+func (c *microBatch) output() []*torch.Tensor {
+	if c.sent != nil {
+		return c.sent
+	}
+	xs, _, _ := c.execution.Output()
+	return xs
+}
+
 // free frees everything. The loss stays.
 func (c *microBatch) free() {
 	c.execution.Free()
-	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.sent, c.outGrad, c.inGrad} {
+	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.in.Skips, c.sent, c.outGrad, c.inGrad} {
 		torch.FreeAll(list)
 	}
 	for i := range c.skips {
 		p := &c.skips[i]
-		p.in.Free()
 		p.sent.Free()
 		torch.FreeAll(p.back)
 		for k := range p.grads {
@@ -274,7 +271,7 @@ func (c *microBatch) free() {
 		t.back.Free()
 	}
 	clear(c.ties)
-	c.in, c.sent, c.out, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil, nil
+	c.in, c.sent, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil
 }
 
 // context makes the context in which a unit runs its layers on a micro-batch.
@@ -282,7 +279,8 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
-		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips, Extras: r.batch.Extras,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips,
+		Extras: r.batch.Extras,
 	}
 	if around := r.batch.Within; around != nil {
 		return around.Fork(c, cfg)
@@ -299,10 +297,10 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 // viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
 func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 	c.SetGrad(false)
-	in := segment.Arrival{Tensors: make([]*torch.Tensor, len(r.inputs)), Wants: make([]bool, len(r.inputs)),
-		Lent: true}
-	for i, v := range r.inputs {
-		if k := slices.Index(r.inputs[:i], v); k >= 0 {
+	n := len(r.batch.Input)
+	in := segment.Arrival{Tensors: make([]*torch.Tensor, n), Wants: make([]bool, n), Lent: true}
+	for i, v := range r.batch.Input {
+		if k := slices.Index(r.batch.Input[:i], v); k >= 0 {
 			in.Tensors[i] = in.Tensors[k]
 		} else {
 			in.Tensors[i] = c.Keep(r.parts[microBatch].part(c, v))
@@ -315,8 +313,8 @@ func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 // targetsOf returns a micro-batch's part of the targets: views of its rows.
 func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	if r.wanted[microBatch] == nil {
-		list := make([]*torch.Tensor, len(r.targets))
-		for i, v := range r.targets {
+		list := make([]*torch.Tensor, len(r.batch.Target))
+		for i, v := range r.batch.Target {
 			list[i] = c.Keep(r.parts[microBatch].part(c, v))
 		}
 		r.wanted[microBatch] = list
@@ -336,7 +334,7 @@ func (r *run) begin(worker int) {
 	}
 	if worker == r.p.stages[0].worker && r.inputGrad {
 		r.noGrad = nil
-		for _, v := range r.inputs {
+		for _, v := range r.batch.Input {
 			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
 				r.noGrad = append(r.noGrad, v)
 			}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -272,96 +271,4 @@ func openReplica(model *nn.Sequential, g *group.Group) (*pipe.Pipe, error) {
 	d := torch.CPU(10 + g.Rank())
 	return pipe.Open(model, pipe.Config{Balance: []int{2, 2}, Devices: []torch.Device{d, d}, Chunks: 2,
 		Seed: 5, Group: g, Replicas: 2})
-}
-
-// A sum between GPUs that fails in the middle ends on all replicas, with where it was; no part of a sum
-// is left, and nothing in memory.
-func TestSumsBetweenGPUsFail(t *testing.T) {
-	torchtest.Check(t)
-	const opening, moves = 2, 15 // of two ways; of 6 parameters up and down, and 3 buffers
-	type failure struct {
-		name string
-		drop int // the move from which on all are lost, and which replica gives up
-		up   int
-		lack bool // the second replica lacks memory for a sum
-		gone bool // the second replica is gone then
-		want string
-	}
-	rows := []failure{{name: "no memory", lack: true, want: "micro-batch 0, gradient reduction: "},
-		{name: "gone", gone: true, want: "rank 1 is lost"}}
-	for n := range 2 * moves {
-		rows = append(rows, failure{name: fmt.Sprintf("from move %d all are lost, and replica %d gives up",
-			n/2, n%2), drop: opening + n/2 + 1, up: n % 2, want: "deadline"})
-	}
-	want := summed.plainReplicas(torch.CPU(0), 2, 2, 5)
-	for _, row := range rows {
-		t.Run(row.name, func(t *testing.T) {
-			live, begun := torch.LiveTensors(), time.Now()
-			fabric := &linktest.Fabric{}
-			if row.drop > 0 {
-				fabric.Drop = func(move int) bool { return move >= row.drop }
-			}
-			var ways atomic.Int32
-			_, errs := each(2, func(g *group.Group) (struct{}, error) {
-				model := summed.model()
-				defer nn.Free(model)
-				p, err := openReplica(model, g)
-				if err != nil {
-					return struct{}{}, err
-				}
-				defer p.Close()
-				reached(fabric, torch.Device.String, &ways)(p, g)
-				if err := p.Place(); err != nil {
-					return struct{}{}, err
-				}
-				program, err := p.Program(2)
-				if err != nil {
-					return struct{}{}, err
-				}
-				graph := program.Graph()
-				last, _ := graph.IndexOf(schedule.Action{Kind: schedule.Reduce})
-				d := p.Devices()[0]
-				defer d.SetLimit(0)
-				p.Hold(func(_, id int) {
-					if id == last && g.Rank() == 1 && row.lack {
-						d.SetLimit(d.Memory().Live)
-					}
-					if id == last && g.Rank() == 1 && row.gone {
-						go g.Close()
-						<-g.Failed()
-					}
-				})
-				ctx := context.Background()
-				if g.Rank() == row.up && row.drop > 0 {
-					var cancel func()
-					ctx, cancel = context.WithTimeout(ctx, 150*time.Millisecond)
-					defer cancel()
-				}
-				c := torch.NewCtx(torch.Options{Threads: 1})
-				defer c.Close()
-				_, err = p.Step(ctx, pipe.Batch{Input: pipe.Rows(summed.input(c, 0)),
-					Target: pipe.Rows(summed.target(c, 0))}, summed.loss)
-				for _, q := range nn.Params(model) {
-					if q.Tensor().HasGrad() &&
-						string(gradient(q)) != string(want.values["gradient of "+q.Name]) {
-						return struct{}{},
-							fmt.Errorf("%s has a part of a gradient of a step that ended with %v", q.Name,
-								err)
-					}
-				}
-				return struct{}{}, err
-			})
-			for rank, err := range errs {
-				if err == nil || !strings.Contains(err.Error(), row.want) && !(row.gone && rank == 1) {
-					t.Errorf("replica %d: %v", rank, err)
-				}
-			}
-			if n := torch.LiveTensors() - live; n != 0 {
-				t.Errorf("%d tensors were not freed:\n%s", n, strings.Join(torch.Leaks(), "\n"))
-			}
-			if took := time.Since(begun); took >= linktest.Patience || ways.Load() != 2 {
-				t.Errorf("it took %v, and %d replicas had ways", took, ways.Load())
-			}
-		})
-	}
 }

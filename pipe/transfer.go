@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 
@@ -12,10 +11,9 @@ import (
 	"penstock.example/torch"
 )
 
-// eachMove calls a function for each value that moves between the stage of an action and its peer, in
-// the order of a parcel. The output comes first, if the stages are neighbours, or the gradients of the
-// inputs. Skips and ties follow, in the order of the later stage, or their gradients. Both are given by
-// their index on the earlier stage and on the later one.
+// eachMove calls a function for each value that moves between the stage of an action and its peer, or for
+// its gradient, in the order of a parcel: the output, if the stages are neighbours, then skips and ties in
+// the order of the later stage, by their index on the earlier stage and on the later one.
 func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
 	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
 	if to == from+1 {
@@ -41,11 +39,11 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	r.eachMove(a,
 		func() {
 			alone += storageBytes(state.sent...)
-			p.Add(state.output(c, assumed))
+			p.Add(state.outputValues(c, assumed))
 		},
 		func(at, _ int) {
 			alone += storageBytes(state.skips[at].sent)
-			p.Add(state.skips[at].stashed(c, assumed))
+			p.Add(state.stashed(c, stage, at, assumed))
 		},
 		func(at, _ int) {
 			if a.MicroBatch == 0 {
@@ -88,13 +86,10 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) 
 	return r.linkOf(a).Send(c, a, p)
 }
 
-// output is the output for the next stage, without a graph. A gradient of a tensor can be wanted
+// outputValues is the output for the next stage, without a graph. A gradient of a tensor can be wanted
 // if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
-func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
-	from, given := c.sent, c.sent != nil
-	if !given {
-		from = c.out
-	}
+func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
+	from, given := c.output(), c.sent != nil
 	c.sent = nil
 	values := make([]link.Value, len(from))
 	for i, x := range from {
@@ -114,12 +109,16 @@ func (c *microBatch) output(t *torch.Ctx, assumed bool) []link.Value {
 	return values
 }
 
-// stashed is the value of a skip for the next of the stages that pop it, without a graph. It is
-// absent if the skip is. assumed is as in output.
-func (s *skipState) stashed(c *torch.Ctx, assumed bool) []link.Value {
+// stashed is the value of a skip for the next stage that pops it, without a graph. It is
+// absent if the skip is. assumed is as in outputValues.
+func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, assumed bool) []link.Value {
+	s, from := &c.skips[at], c.skips[at].sent
+	if _, skips, saved := c.execution.Output(); from == nil && saved {
+		from = skips[stage.skips[at].place]
+	}
 	var v link.Value
-	if from := cmp.Or(s.sent, s.out); from != nil {
-		v = link.Value{Tensor: c.Keep(c.Detach(from)), Wants: assumed || s.sent != nil || from.RequiresGrad()}
+	if from != nil {
+		v = link.Value{Tensor: t.Keep(t.Detach(from)), Wants: assumed || s.sent != nil || from.RequiresGrad()}
 	}
 	if s.left--; s.left == 0 {
 		s.sent.Free()
@@ -138,8 +137,12 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	r.eachMove(a,
 		func() { state.in.Tensors, state.in.Wants = r.arrived(c, a, &p, stage.first-1) },
 		func(_, at int) {
+			in, place := &state.in, stage.skips[at].place
+			if in.Skips == nil {
+				in.Skips, in.WantsSkips = make([]*torch.Tensor, stage.entering), make([]bool, stage.entering)
+			}
 			ts, wants := r.arrived(c, a, &p, stage.skips[at].stash)
-			state.skips[at].in, state.skips[at].wants = ts[0], wants[0]
+			in.Skips[place], in.WantsSkips[place] = ts[0], wants[0]
 		},
 		func(_, at int) {
 			if a.MicroBatch > 0 {
@@ -243,21 +246,20 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	free := func() { torch.FreeAll(once) }
 	defer free() // also when a copy fails
 	here := make([]*torch.Tensor, len(once))
-	each := func(f func(i int, t *torch.Tensor)) func() {
-		return func() {
-			for i, t := range once {
-				if t != nil {
-					f(i, t)
-				}
+	each := func(f func(i int, t *torch.Tensor)) {
+		for i, t := range once {
+			if t != nil {
+				f(i, t)
 			}
 		}
 	}
 	if queued {
 		route.Move(p.Ready,
-			each(func(i int, t *torch.Tensor) { here[i] = engine.MemoryLike(c, t) }),
-			each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }), free)
+			func() { each(func(i int, t *torch.Tensor) { here[i] = engine.MemoryLike(c, t) }) },
+			func() { each(func(i int, t *torch.Tensor) { engine.CopyOn(c, route.Copies, here[i], t) }) },
+			free)
 	} else {
-		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })()
+		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })
 	}
 	for i := range out { // not before: a copy that fails would leave those before it
 		out[i] = c.Keep(here[at[i]])
@@ -268,16 +270,14 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 // begin has the worker's work begin after the queued work of its job's caller. From there to leave
 // nothing waits for a GPU. A device on which even that fails says so again in the next operator.
 func (w *worker) begin() {
-	_ = torch.Try(func() { stream.Begin(w.stream, w.caller()) })
+	_ = torch.Try(func() {
+		caller := w.given
+		if caller == nil {
+			caller = engine.DefaultStream(w.device)
+		}
+		stream.Begin(w.stream, caller)
+	})
 }
 
 // leave blocks until all work of the worker is done. It panics if the work has failed.
 func (w *worker) leave() { stream.End(stream.Host{}, w.stream) }
-
-// caller is the stream on which the caller of a run queues what it makes on the worker's device.
-func (w *worker) caller() stream.Stream {
-	if w.given != nil {
-		return w.given
-	}
-	return engine.DefaultStream(w.device)
-}

@@ -46,8 +46,8 @@ func (e *UpdateError) Unwrap() error { return e.Err }
 //
 // Either all stages are updated or none. The first parameter changes when every stage has allocated
 // all that its update takes. On failure, or when ctx ends before that, parameters, gradients and
-// the optimizer's state and counts are the same to the bit, and what was allocated is freed. The
-// update can then be repeated. A failure after the update has begun is an *UpdateError.
+// the optimizer are the same to the bit, and the update can be repeated. A failure after the update has
+// begun is an *UpdateError.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 	_, err := p.update(ctx, "Update", o, 1, math.Inf(1))
 	return err
@@ -79,20 +79,20 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 	case !errors.Is(err, optim.ErrNotFinite):
 		return norm, false, err
 	}
-	err = p.OnStages(ctx, func(stage int, _ *torch.Ctx) error {
-		for _, q := range p.stages[stage].Params() {
-			q.Tensor().SetGradOf(nil)
-		}
-		return nil
-	})
+	err = p.OnStages(ctx, func(stage int, _ *torch.Ctx) error { return dropGrads(p.stages[stage].Params()) })
 	if err == nil {
 		err = s.Done(false)
 	}
 	return norm, false, err
 }
 
-// update divides the gradients by scale and clips them, unless maxNorm is infinite. Stages that share a
-// device are updated together.
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. It goes in phases: one
+// begins when the one before has ended on every worker. After a failure none does, but the last, which
+// frees what was prepared. Nothing else runs on the workers in between.
+//
+//	worker 0   prepare ───────┐ apply ──┐ drop
+//	worker 1   prepare ──┐    │ apply   │ drop
+//	                     └────┴─────────┴── all wait for all
 func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (
 	norm float64, err error) {
 	if _, err := gradnorm.ClipFactor(0, maxNorm); err != nil {
@@ -108,20 +108,34 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 		return 0, ErrNotPlaced
 	case p.unsummed.Load():
 		return 0, ErrAccumulating
+	case ctx.Err() != nil:
+		return 0, p.lost(ctx.Err())
 	}
-	factor, clips := 1.0, !math.IsInf(maxNorm, 1)
+	p.submit.Lock()
+	defer p.submit.Unlock()
+	factor, half := 1.0, false // half says that parameters change
 	norms, prepared := make([][]gradnorm.Norm, len(p.workers)), make([]optim.Update, len(p.workers))
-	const begins = 2 // the phase that changes parameters
-	phases := []phase{
-		{func(worker int, c *torch.Ctx) error {
-			if clips {
-				norms[worker] = gradnorm.Squared(c, p.paramsOf(worker))
+	var failed *UpdateError // the first failure
+	// tell tells all processes that the phase has ended, or failed, on all workers of this one.
+	phase := func(do func(worker int, c *torch.Ctx) error, tell func(failed error) error) {
+		errs := p.do(do)()
+		err := tell(errors.Join(errs...))
+		if err == nil || failed != nil {
+			return
+		}
+		failed = &UpdateError{Device: p.workers[p.mine[0]].device, Half: half, Err: err}
+		for worker, err := range slices.Backward(errs) {
+			if err != nil {
+				failed.Device, failed.Err = p.workers[worker].device, err
 			}
+		}
+	}
+	alone := func(failed error) error { return failed }
+	if !math.IsInf(maxNorm, 1) {
+		phase(func(worker int, c *torch.Ctx) error {
+			norms[worker] = gradnorm.Squared(c, p.paramsOf(worker))
 			return nil
 		}, func(failed error) error {
-			if !clips && failed == nil {
-				return nil
-			}
 			all, err := p.meetNorms(ctx, slices.Concat(norms...), failed)
 			if err == nil {
 				norm = gradnorm.Global(all) / scale
@@ -129,45 +143,45 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 				factor /= scale
 			}
 			return err
-		}},
-		{func(worker int, c *torch.Ctx) error {
+		})
+	}
+	if failed == nil {
+		phase(func(worker int, c *torch.Ctx) error {
 			prepared[worker] = o.Prepare(c, p.paramsOf(worker))
 			return ctx.Err()
 		}, func(failed error) error {
 			_, err := meet(ctx, p, "the update", 0, failed)
 			return err
-		}},
-		{func(worker int, c *torch.Ctx) error {
+		})
+	}
+	if half = failed == nil; half {
+		phase(func(worker int, c *torch.Ctx) error {
 			c.Unlimited(func() { gradnorm.Scale(c, p.paramsOf(worker), factor) })
 			prepared[worker].Apply()
 			return nil
-		}, nil},
-		{func(worker int, _ *torch.Ctx) error {
-			for _, q := range p.paramsOf(worker) {
-				q.Tensor().SetGradOf(nil)
-			}
-			return nil
-		}, nil},
+		}, alone)
 	}
-	failed, worker, err := p.runPhases(ctx, phases, func(worker int) {
+	if failed == nil {
+		phase(func(worker int, _ *torch.Ctx) error { return dropGrads(p.paramsOf(worker)) }, alone)
+	}
+	phase(func(worker int, _ *torch.Ctx) error {
 		if u := prepared[worker]; u != nil {
 			u.Drop()
 		}
-	})
-	if err == nil || failed < 0 {
-		return norm, p.lost(err)
-	}
-	err = &UpdateError{Device: p.Devices()[worker], Half: failed >= begins, Err: err}
+		return nil
+	}, alone)
 	var other *group.MemberError
-	if failed >= begins || p.cfg.Group != nil && p.cfg.Group.Err() != nil {
-		return norm, p.lost(err)
-	} else if errors.As(err, &other) {
+	switch {
+	case failed == nil:
+		return norm, nil
+	case failed.Half || p.cfg.Group != nil && p.cfg.Group.Err() != nil:
+		return norm, p.lost(failed)
+	case errors.As(failed.Err, &other):
 		return norm, other
 	}
-	return norm, err // all know
+	return norm, failed // all know
 }
 
-// meetNorms gives all processes the norms of all.
 func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm,
 	error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
@@ -187,7 +201,6 @@ func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error)
 	return out, nil
 }
 
-// paramsOf lists the parameters of a worker's stages.
 func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
 	for _, s := range p.stages {
 		if s.worker == worker && s.Here {
@@ -197,64 +210,9 @@ func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
 	return out
 }
 
-// phase is one of the parts that all workers do together.
-type phase struct {
-	do func(worker int, c *torch.Ctx) error // may panic
-	// meet, unless it is nil, tells all processes that the phase has ended, or failed, on all workers of
-	// this one, before the next phase begins.
-	meet func(failed error) error
-}
-
-// runPhases runs phases on all workers at once, within a call that was entered and without gradients.
-// A phase begins when the one before has ended on every worker. After a failure no phase begins.
-// Nothing else runs on the workers in between. end is called last on each worker, also after a
-// failure. It may panic too, and counts as the phase after the last. With an error, failed is its
-// phase and worker the first worker that it comes from. failed is -1 if nothing was begun.
-//
-//	worker 0   prepare ───────┐ apply ──┐ drop
-//	worker 1   prepare ──┐    │ apply   │ drop
-//	                     └────┴─────────┴── all wait for all
-func (p *Pipe) runPhases(ctx context.Context, phases []phase, end func(worker int)) (failed, worker int,
-	err error) {
-	if err := ctx.Err(); err != nil {
-		return -1, 0, err
+func dropGrads(params []nn.NamedParam) error {
+	for _, q := range params {
+		q.Tensor().SetGradOf(nil)
 	}
-	p.submit.Lock()
-	defer p.submit.Unlock()
-	run := func(i int, ph phase) {
-		errs := make([]error, len(p.workers))
-		p.submitJobs(p.synchronized(func(worker int, c *torch.Ctx) {
-			defer p.count(worker)()
-			errs[worker] = ErrGoexit // overwritten unless the phase ends the goroutine
-			errs[worker] = recovered(c, func() error { return ph.do(worker, c) })
-		}))()
-		others := errors.Join(errs...)
-		if ph.meet != nil {
-			others = ph.meet(others)
-		}
-		first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
-		switch {
-		case err != nil: // of an earlier phase
-		case first >= 0:
-			failed, worker, err = i, first, errs[first]
-		case others != nil:
-			failed, worker, err = i, p.mine[0], others
-		}
-	}
-	for i := 0; i < len(phases) && err == nil; i++ {
-		run(i, phases[i])
-	}
-	run(len(phases), phase{do: func(worker int, _ *torch.Ctx) error { end(worker); return nil }})
-	return failed, worker, err
-}
-
-// recovered runs f, closes the context, and returns a panic as an error.
-func recovered(c *torch.Ctx, f func() error) (err error) {
-	defer c.Close()
-	defer func() {
-		if r := recover(); r != nil {
-			err = cause(r)
-		}
-	}()
-	return f()
+	return nil
 }

@@ -47,8 +47,8 @@ func (p Profile) check() error {
 			len(m.Held) != n || slices.ContainsFunc(p.Measured[:i], func(o Costs) bool {
 			return o.Rows == m.Rows && o.threads() == m.threads()
 		}) {
-			return refuse("Measured", i, "the number of the chain", fmt.Sprintf("want chains of one model of "+
-				"%d units, one for each number of rows and threads", n))
+			return refuse("Measured", i, "the number of the chain",
+				fmt.Sprintf("want chains of one model of %d units, one for each number of rows and threads", n))
 		}
 	}
 	return nil
@@ -133,6 +133,9 @@ func ChainStage(chain remat.Chain, first, last int) Stage {
 	if last < len(chain.Layers) { // a stage holds its output until its backward ends
 		l := &c.Layers[len(c.Layers)-1]
 		l.BackwardEarly = max(l.BackwardEarly-l.Output, 0)
+	}
+	if first == 0 {
+		c = c.WithoutInput()
 	}
 	s := Stage{Layers: last - first, Policy: Optimal, Costs: CostsOf(c)}
 	for _, l := range c.Layers {

@@ -69,8 +69,8 @@ func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
 
 // MicroBatch is the operations of a stage on one micro-batch.
 type MicroBatch struct {
-	// Ops are operations on the units of the stage: those of the program's forward up to the loss (L),
-	// those of its recomputation up to the first backward, and those of its backward.
+	// Ops are operations on the units of the stage. The program's forward performs those up to the loss
+	// (L), its recomputation those up to the first backward, and its backward the rest.
 	Ops []remat.Op
 	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
 	// program; 0 if they are not known.
@@ -216,30 +216,4 @@ func (p *Plan) Refit(now Problem) *Plan {
 func (p *Plan) planned(device int) bool {
 	return slices.ContainsFunc(p.Stages,
 		func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })
-}
-
-// Reducing is the plan for each of several replicas of the pipeline: its program reduces the
-// gradients of the stages over them ([schedule.AddReduce]). bytes is, by stage, the most bytes held
-// of another replica's gradients at a time. Peaks are predicted again, and may exceed limits, which
-// [Plan.Check] reports; those of a plan that was read are upper bounds.
-func (p *Plan) Reducing(bytes []int64) *Plan {
-	if p.Program.Reduces() {
-		return p
-	}
-	out := *p
-	out.Program, out.Devices, out.Stages = schedule.AddReduce(p.Program), slices.Clone(p.Devices),
-		slices.Clone(p.Stages)
-	for i := range out.Devices {
-		most := int64(0)
-		for k := range out.Stages {
-			if s := &out.Stages[k]; s.Device == i {
-				s.memory.Reduction, most = bytes[k], max(most, bytes[k])
-			}
-		}
-		if p.planned(i) && !p.sized(i) {
-			out.Devices[i].Peak += most
-		}
-	}
-	out.predictPeaks()
-	return &out
 }

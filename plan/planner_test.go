@@ -115,33 +115,6 @@ func TestRefit(t *testing.T) {
 	}
 }
 
-// The peak of a plan that was read rises by what a device holds of another replica. What exceeds a limit
-// then is told, and a plan whose program reduces stays.
-func TestReducing(t *testing.T) {
-	p, err := plan.Parse(`device cpu:0 limit=900 base=400 peak=880
-stage 0 device=cpu:0 layers=3 policy=optimal units=1,2
-  0-1 S0 K1 L S1 B1 B0
-program whole stages=1 micro-batches=2
-worker 0: 0F0 0F1 0R0 0B0 0R1 0B1
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		bytes, peak int64
-		fits        bool
-	}{{20, 900, true}, {21, 901, false}} {
-		got := p.Reducing([]int64{tt.bytes})
-		if err := got.Check(); got.Devices[0].Peak != tt.peak || (err == nil) != tt.fits ||
-			!got.Program.Reduces() || got.Reducing([]int64{7}) != got {
-			t.Errorf("%+v: %v\n%v", tt, err, got)
-		}
-	}
-	if p.Program.Reduces() || p.Devices[0].Peak != 880 {
-		t.Errorf("the plan has changed:\n%v", p)
-	}
-}
-
 // Every fault of a plan is found, and the error says where it is.
 func TestCheckFindsFaults(t *testing.T) {
 	whole := `device cpu:0

@@ -33,18 +33,16 @@ type Chain struct {
 
 // chains makes the chain of each stage. Units and their times are derived from the layers, their
 // bytes are measured. If a limit has no room for kept inputs, all is measured once more without them.
-func (p *prober) chains(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
-	chains []Chain, err error) {
-	chains, err = p.chainsOf(s, sample, forwards, backwards)
+func (p *prober) chains(s *looked, sample []*torch.Tensor) (chains []Chain, err error) {
+	chains, err = p.chainsOf(s, sample)
 	if p.isFull(err) && !p.isLean {
 		p.isLean = true
-		chains, err = p.chainsOf(s, sample, forwards, backwards)
+		chains, err = p.chainsOf(s, sample)
 	}
 	return chains, err
 }
 
-func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards float64) (
-	chains []Chain, err error) {
+func (p *prober) chainsOf(s *looked, sample []*torch.Tensor) (chains []Chain, err error) {
 	units := p.cut(&s.found)
 	last := len(units) - 1
 	if p.Loss != nil {
@@ -58,12 +56,12 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor, forwards, backwards
 	if w.in, err = p.sampleInput(sample); err != nil {
 		return nil, err
 	}
-	p.begin(forwards)
+	p.begin(sweepingForward)
 	if err := w.forwards(); err != nil {
 		return nil, err
 	}
 	w.in.free()
-	p.begin(backwards)
+	p.begin(sweepingBackward)
 	if err := w.backwards(); err != nil {
 		return nil, err
 	}

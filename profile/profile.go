@@ -153,15 +153,21 @@ func measuring(ctx context.Context, model *nn.Sequential, config Config, sample 
 
 // measure is Measure on the thread that measures.
 func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err error) {
-	looking, forwards, backwards := p.shares(p.Known != nil && p.Known.looked.of == of)
-	if p.begin(looking); looking == 0 {
+	if p.Balance != nil {
+		p.all = sweepingForward + sweepingBackward
+	}
+	if p.Known != nil && p.Known.looked.of == of {
 		out.looked = p.Known.looked
-	} else if out.looked, err = p.lookEach(of, sample); err != nil {
-		return err
+	} else {
+		p.all += looking
+		p.begin(looking)
+		if out.looked, err = p.lookEach(of, sample); err != nil {
+			return err
+		}
 	}
 	out.view(p.layers[:p.model], p.routes)
 	if p.Balance != nil {
-		if out.Chains, err = p.chains(&out.looked, sample, forwards, backwards); err != nil {
+		if out.Chains, err = p.chains(&out.looked, sample); err != nil {
 			return err
 		}
 	}
@@ -170,7 +176,7 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 			return err
 		}
 	}
-	p.begin(0)
+	p.weight = p.all
 	p.tell(1)
 	return nil
 }
@@ -179,24 +185,11 @@ func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err e
 func (out *Profile) fewer(p *prober) error {
 	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 	p.Target = p.FewerTarget
-	chains, err := p.chains(&out.looked, p.Fewer, 0, 0)
+	chains, err := p.chains(&out.looked, p.Fewer)
 	for i := range chains {
 		out.Chains[i].Fewer = &chains[i]
 	}
 	return err
-}
-
-// shares returns about how much of the time goes to layers and their passes, forwards of units, and
-// backwards.
-func (p *prober) shares(isKnown bool) (looking, forwards, backwards float64) {
-	if !isKnown {
-		looking = 20
-	}
-	if p.Balance != nil {
-		forwards, backwards = 4, 8
-	}
-	all := max(looking+forwards+backwards, 1)
-	return looking / all, forwards / all, backwards / all
 }
 
 // describe names everything that the measurement of layers depends on. Losses of one type have the

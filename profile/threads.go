@@ -64,7 +64,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
 			return err
 		}
-		p.begin(1)
+		p.all, p.weight = 1, 1
 		in, err := p.sampleInput(sample)
 		end := p.Clock() + threadsTime
 		for at := 0; err == nil && at < len(p.layers) && (at == 0 || p.Clock() < end); {

@@ -181,8 +181,8 @@ func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry
 //
 // A micro-batch after the first takes the bytes of the first without the gradients of weights. The
 // first part of a backward in two leaves to the second what c.Deferred says; if that is nil, what is
-// made of the inputs of layers that have weights, and of the gradients of their outputs. The second part makes the
-// gradients of weights.
+// made of the inputs of layers that have weights, and of the gradients of their outputs. The second
+// part makes the gradients of weights.
 func FootprintOf(c Chain, prologue int) *Footprint {
 	n := len(c.Layers)
 	out := &Footprint{AtOnce: true, LossTmp: c.Loss.Tmp, Units: make([]UnitBytes, prologue+n)}
@@ -212,10 +212,7 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				u.Peak += weights
 			} else if l.WeightGradient > 0 {
 				u.LeftWeights, u.LeftPeak = weights, weights
-				if u.Left = c.madeGradient(i + 1); i > 0 { // of a linear layer
-					u.Left += c.made(i - 1)
-				}
-				if c.Deferred != nil {
+				if u.Left = c.made(i-1) + c.madeGradient(i+1); c.Deferred != nil { // of a linear layer
 					u.Left = c.Deferred[i].Bytes
 				}
 			}

@@ -43,7 +43,7 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation (held out by the run's --validate), or all",
+	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation (held out by the run) or all",
 		partTest, "train", "validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)

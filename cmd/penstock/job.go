@@ -162,7 +162,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		if !slices.ContainsFunc(nn.Params(j.model), func(p nn.NamedParam) bool {
 			return nn.Match(g.Params, p.Name)
 		}) {
-			return badUsage("--group %v: no parameter of %s has such a name", g, j.modelName)
+			return badUsage("--group %s: no parameter of %s has such a name", g.Params, j.modelName)
 		}
 	}
 	return nil

@@ -330,7 +330,7 @@ func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
 	for _, s := range nn.Summary(model) {
 		known[s.Name] = s
 	}
-	for _, l := range on.Layers() {
+	for _, l := range on.Model().Layers() {
 		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type,
 			Parameters: known[l.Name].Bytes})
 	}

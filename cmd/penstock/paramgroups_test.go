@@ -46,7 +46,7 @@ func TestParameterGroups(t *testing.T) {
 		"*:scale=-1":         "--group [*:scale=-1]: want a pattern of names",
 		"*:scale=0":          "want PATTERN",
 		"*:momentum=1":       "want PATTERN",
-		"body.*:scale=0.1":   "--group body.*:scale=0.1: no parameter of mlp has such a name",
+		"body.*:scale=0.1":   "--group body.*: no parameter of mlp has such a name",
 		"*:weight-decay=NaN": "finite and not negative",
 	} {
 		refuses(t, with(args, "--group", text), exitUsage, part)

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
-	"penstock.example/internal/launch"
 	"penstock.example/internal/proctest"
 	"penstock.example/train"
 )
@@ -446,34 +445,5 @@ func TestDataThatOneProcessLacks(t *testing.T) {
 		!strings.Contains(zero.stderr.String(), "rank 1 failed: ") ||
 		!strings.Contains(zero.stderr.String(), "no such file") {
 		t.Errorf("rank 0: exit code %d, stderr %q", code, zero.stderr)
-	}
-}
-
-// A launcher that is told so starts a run again that was lost, until it has done so often enough.
-func TestRestartsAreCounted(t *testing.T) {
-	p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "1", "--"},
-		with(inThree, "--steps", "50", "--lr", "1e30")...)...)
-	if code := p.end(t); code != exitFailed {
-		t.Errorf("exit code %d", code)
-	}
-	if got := strings.Count(p.stderr.String(), "; starting again, restart 1 of 1\n"); got != 1 ||
-		strings.Count(p.said(1), "penstock: ") != 2 {
-		t.Errorf("stderr:\n%s", p.stderr)
-	}
-}
-
-// Restarts are for what may go well the next time. What a run is given, and is refused, stays wrong.
-func TestNoRestartForWhatIsRefused(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "out")
-	must(t, with(inThree, "--steps", "1", "--out", out)...)
-	for _, args := range [][]string{with(inThree, "--steps", "2", "--out", out),
-		with(inThree, "--steps", "2", "--memory-limit", "1KiB")} {
-		p := begin(t, nil, append([]string{"launch", "--processes", "2", "--restarts", "3", "--"},
-			args...)...)
-		if code := p.end(t); code != exitUsage || strings.Contains(p.stderr.String(), "; starting again") ||
-			!strings.Contains(p.stderr.String(), "exited with 2 after ") ||
-			!strings.Contains(p.stderr.String(), launch.Hopeless) {
-			t.Errorf("%q: exit code %d, stderr:\n%s", args, code, p.stderr)
-		}
 	}
 }

@@ -44,9 +44,9 @@ type searchFlags struct {
 	// What a run or penstock plan makes of its flags.
 	update            optim.Config
 	deferredBatchNorm bool
-	on                plan.Machine // not where devices are named
-	threads           []int        // of a device, to choose from
-	atWork            int          // devices of this machine that work at once
+	on                plan.Machine
+	threads           []int // of a device, to choose from
+	atWork            int   // devices of this machine that work at once
 }
 
 func newPlan() *cobra.Command {
@@ -207,20 +207,28 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 		return nil, err
 	}
 	f.numerics.apply()
-	samples, err := f.samples(show)
-	if err != nil {
-		return nil, err
+	of, samples := &f.of.modelFlags, (*data.Info)(nil)
+	if of.dataName != "" {
+		of.data.OnText = showText(show)
+		sets, err := of.open()
+		if err != nil {
+			return nil, err
+		}
+		if n := sets.training.Len(); f.batch > n {
+			return nil, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch,
+				of.dataName, n)
+		}
+		info := sets.training.Info()
+		samples = &info
 	}
-	m, err := f.of.measured(samples)
+	m, err := of.measured(samples)
 	if err != nil {
 		return nil, err
 	}
 	cores := runtime.NumCPU()
 	f.threads, f.atWork = f.modelThreads(cores), cmp.Or(f.stages, cores)
 	f.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
-	if f.devices == nil {
-		f.on = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
-	}
+	f.on = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
 	return f.planModel(cmd.Context(), show, m)
 }
 
@@ -230,24 +238,6 @@ func (f *searchFlags) link() plan.Link {
 
 // onGPUs reports whether the devices are named, and GPUs.
 func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
-
-// samples describes the samples of --data; nil is none.
-func (f *searchFlags) samples(stderr io.Writer) (*data.Info, error) {
-	of := &f.of.modelFlags
-	if of.dataName == "" {
-		return nil, nil
-	}
-	of.data.OnText = showText(stderr)
-	sets, err := of.open()
-	if err != nil {
-		return nil, err
-	}
-	if n := sets.training.Len(); f.batch > n {
-		err = badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch, of.dataName, n)
-	}
-	info := sets.training.Info()
-	return &info, err
-}
 
 // thisMachine is a CPU with threads that its devices share.
 func thisMachine(threads int) plan.Machine {

@@ -58,8 +58,9 @@ func TestValidate(t *testing.T) {
 	if err != nil || c.Best == nil || c.Best.Epoch != best || c.Best.Since != 5-best {
 		t.Fatalf("%+v, %v; want epoch %d", c, err, best)
 	}
-	if e := evaluated(t, filepath.Join(dir, "a"), "--best", "--stages", "2"); e.Step != c.Best.Step {
-		t.Errorf("step %d is evaluated; want %d", e.Step, c.Best.Step)
+	e := evaluated(t, filepath.Join(dir, "a"), "--best", "--part", "validation", "--stages", "2")
+	if e.Step != c.Best.Step || *e.Loss != said[best].Loss || e.Samples != 64 {
+		t.Errorf("%+v of step %d; want %+v", e.Evaluation, e.Step, said[best])
 	}
 	steps, err := train.Store{Dir: filepath.Join(dir, "a")}.Steps()
 	if want := map[bool]int{true: 1, false: 2}[best == 5]; err != nil || len(steps) != want {

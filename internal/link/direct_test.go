@@ -140,7 +140,7 @@ func TestDirect(t *testing.T) {
 					defer l.Free()
 					failed := func(err error) {
 						t.Errorf("%v (%v)", err, members[w].group.Err())
-						members[w].group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
+						members[w].group.Fail(group.FailedError{Stage: -1, Message: err.Error()})
 					}
 					// the action that is looked at, and receives that were expected and are to come
 					next, expected := 0, 0

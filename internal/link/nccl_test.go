@@ -2,7 +2,6 @@ package link_test
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -81,34 +80,6 @@ func both(ends [2]*ncclEnd, f func(i int, e *ncclEnd)) {
 		all.Go(func() { f(i, e) })
 	}
 	all.Wait()
-}
-
-// Two processes that both send 8 MiB and receive as much wait for nobody: queued in one group, and one
-// after the other on the streams of the two directions.
-func TestNCCLInBothDirections(t *testing.T) {
-	for _, grouped := range []bool{true, false} {
-		ends := ncclEnds(t)
-		both(ends, func(i int, e *ncclEnd) {
-			own, other := e.c.Fill_(e.c.Empty(torch.Float32, 2<<20), float64(i+1)),
-				e.c.Zeros(torch.Float32, 2<<20)
-			e.c.Synchronize()
-			moves := [][]link.Move{{e.move(0, own)}, {e.move(1, other)}}
-			if grouped {
-				moves = [][]link.Move{{e.move(0, own), e.move(1, other)}}
-			}
-			for _, m := range moves {
-				if err := e.Transfer(m); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-			e.finish()
-			if v := torch.Values[float32](other); slices.Min(v) != float32(2-i) ||
-				slices.Max(v) != float32(2-i) {
-				t.Errorf("GPU %d received %v to %v, want %d", i, slices.Min(v), slices.Max(v), 2-i)
-			}
-		})
-	}
 }
 
 // Abort, from another thread, ends a process that waits for another to join, one that waits for what

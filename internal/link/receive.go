@@ -142,9 +142,9 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 	number, layout := parseHead(torch.Bytes(in.head))
 	g, known := in.link, in.layout != nil || layout > 0
 	if g != nil && number != g.number || !known {
-		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: it is parcel %d of its sender, "+
-			"its layout is known: %v; want processes with the same program and the same Penstock", send, send.Stage,
-			send.Peer, send.MicroBatch, number, known)
+		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: it is parcel %d of its "+
+			"sender, its layout is known: %v; want processes with the same program and the same Penstock",
+			send, send.Stage, send.Peer, send.MicroBatch, number, known)
 	}
 	if layout > 0 {
 		if err := l.receiveLayout(c, send, layout, in); err != nil {

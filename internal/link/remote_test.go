@@ -254,36 +254,23 @@ func counted(t *testing.T, microBatches int) (ends [2]*link.Remote, counts [2]*c
 // has the layout besides, and a byte in place of each tensor of the one before.
 func TestMessagesOfAParcel(t *testing.T) {
 	torchtest.Check(t)
-	ones := func(c *torch.Ctx, n int64) []*torch.Tensor { return []*torch.Tensor{c.Ones(torch.Float32, n)} }
 	for _, row := range []struct {
-		name  string
-		first func(c *torch.Ctx) []*torch.Tensor
-		next  func(c *torch.Ctx) []*torch.Tensor
-		want  []int
+		first, next []int64 // lengths of tensors; 0 is an absent one
+		want        []int
 	}{
-		{"the same", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) },
-			func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) }, []int{3, 2, 2}},
-		{"two", func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) },
-			func(c *torch.Ctx) []*torch.Tensor { return append(ones(c, 64), ones(c, 2)...) }, []int{4, 3, 3}},
-		{"small", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) },
-			func(c *torch.Ctx) []*torch.Tensor { return ones(c, 2) }, []int{3, 2, 2}},
-		{"nothing", func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} },
-			func(*torch.Ctx) []*torch.Tensor { return []*torch.Tensor{nil} }, []int{2, 1, 1}},
-		{"other rows", func(c *torch.Ctx) []*torch.Tensor { return ones(c, 64) },
-			func(c *torch.Ctx) []*torch.Tensor { return ones(c, 32) }, []int{3, 4, 2}},
+		{[]int64{64}, []int64{64}, []int{3, 2, 2}},
+		{[]int64{64, 2}, []int64{64, 2}, []int{4, 3, 3}},
+		{[]int64{0}, []int64{0}, []int{2, 1, 1}},
+		{[]int64{64}, []int64{32}, []int{3, 4, 2}},
 	} {
 		c := torch.NewCtx(torch.Options{})
 		ends, counts := counted(t, 1)
 		var got []int
-		for run := range 3 {
-			make := row.first
-			if run > 0 {
-				make = row.next
-			}
-			tensors := make(c)
-			for _, x := range tensors {
-				if x != nil {
-					c.Keep(x)
+		for _, lengths := range [][]int64{row.first, row.next, row.next} {
+			tensors := make([]*torch.Tensor, len(lengths))
+			for i, n := range lengths {
+				if n > 0 {
+					tensors[i] = c.Keep(c.Ones(torch.Float32, n))
 				}
 			}
 			var p link.Parcel
@@ -296,7 +283,7 @@ func TestMessagesOfAParcel(t *testing.T) {
 			must.Do(t, from.Send(c, action, p))
 			arrived := must.Get(to.Receive(c, action))(t)
 			if got := describe(c, arrived); got != want {
-				t.Errorf("%s, run %d: got\n%swant\n%s", row.name, run, got, want)
+				t.Errorf("%+v: got\n%swant\n%s", row, got, want)
 			}
 			arrived.Free()
 			from.Free()
@@ -304,7 +291,7 @@ func TestMessagesOfAParcel(t *testing.T) {
 			got = append(got, counts[0].sent)
 		}
 		if !slices.Equal(got, row.want) {
-			t.Errorf("%s: %v messages, want %v", row.name, got, row.want)
+			t.Errorf("%+v: %v messages", row, got)
 		}
 		c.Close()
 	}

@@ -204,7 +204,8 @@ func (c *Communicators) move(over int, t *torch.Tensor) {
 	case o := <-e.offers:
 		h := torch.NewCtx(torch.Options{})
 		defer h.Close()
-		if err := torch.SetBytes(engine.InMemoryOrder(h, o.into), torch.Bytes(engine.InMemoryOrder(h, t))); err != nil {
+		err := torch.SetBytes(engine.InMemoryOrder(h, o.into), torch.Bytes(engine.InMemoryOrder(h, t)))
+		if err != nil {
 			c.f.mu.Lock()
 			c.failed = err
 			c.f.mu.Unlock()

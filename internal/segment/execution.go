@@ -22,7 +22,7 @@ type Run struct {
 	Skips *nn.SkipStore
 }
 
-// Execution is what one micro-batch holds in a segment between operations. It owns its tensors, which
+// Execution is the state of a micro-batch in a segment between operations. It owns its tensors, which
 // are kept (torch.Ctx.Keep). One goroutine uses it. The zero Execution is ready after Begin.
 type Execution struct {
 	s       *Segment
@@ -30,16 +30,15 @@ type Execution struct {
 	at      []step // by boundary
 	ties    []*torch.Tensor
 	store   nn.SkipStore // of the unit that runs
-	before  []int64      // memory of watched.before
+	before  []int64      // memory for watch
 
 	// Retain keeps tensors that were made before the loss step, for another backward. The operations after
 	// the loss step can be repeated.
 	Retain bool
-	// Defer makes backwards compute the gradients of the input. Weights computes the others, if that
-	// saves work in the backward (engine.Prepared.Split). Gradients of ties are not deferred, since the
-	// unit before needs them. With Retain nothing is deferred.
+	// Defer has backwards leave gradients of weights to Weights, where that saves work
+	// (engine.Prepared.Split), but for ties, as the unit before needs those. With Retain nothing is deferred.
 	Defer bool
-	// Final says that there is no backward. The input of a unit is freed after its first layer.
+	// Final says that no backward follows. The input of a unit is freed after its first layer.
 	Final bool
 
 	later   []later // deferred parts of backwards, in their order
@@ -111,11 +110,8 @@ func emptied[T any](list []T, n int) []T {
 func (e *Execution) Units() int { return len(e.s.units) }
 
 // Do performs an operation; remat.Op numbers units. It panics as operators do; after that the
-// execution can only be freed.
-//
-// The loss step computes nothing. It separates the operations before the gradient of the output is
-// known from those after it. The loss itself is a layer of the last unit (nn.LossLayer), or whoever
-// calls Do computes it.
+// execution can only be freed. The loss step computes nothing: it comes when the gradient of the output is
+// known. The loss itself is a layer of the last unit (nn.LossLayer), or the caller's.
 func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	if op.Kind != remat.LossStep && (op.Layer < 0 || op.Layer >= len(e.s.units)) {
 		e.refuse(c, "operation %v: there are %d units", op, len(e.s.units))
@@ -148,7 +144,7 @@ func (e *Execution) alone(unit int) bool { return unit == 0 || !e.at[unit-1].gra
 func (e *Execution) stays(early bool) bool { return e.Retain && early }
 
 // Arrival is the input of a unit: a tuple, and the skips by place at the boundary before the unit, nil
-// where one is absent. Wants and WantsSkips say whose gradients are wanted.
+// where one is absent. Wants and WantsSkips say which gradients are wanted.
 type Arrival struct {
 	Tensors, Skips    []*torch.Tensor
 	Wants, WantsSkips []bool
@@ -159,8 +155,7 @@ type Arrival struct {
 // tensors from now on.
 func (e *Execution) Send(unit int, a Arrival) {
 	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips,
-		wants:      a.Wants,
-		wantsSkips: a.WantsSkips}
+		wants: a.Wants, wantsSkips: a.WantsSkips}
 }
 
 // Output is the output of the segment, and by place at its last boundary the skips that it stashes for
@@ -226,15 +221,15 @@ func (e *Execution) TakeGrads(unit int) (xs []*torch.Tensor, skips [][]*torch.Te
 func (e *Execution) GiveTie(i int, grad *torch.Tensor) { e.ties[i] = grad }
 
 // TakeTie moves the gradient of a tie so far, where earlier units use the parameter too, out of the
-// execution; nil if there is none.
+// execution; nil without one.
 func (e *Execution) TakeTie(i int) *torch.Tensor {
 	t := e.ties[i]
 	e.ties[i] = nil
 	return t
 }
 
-// Weights computes the gradients of weights that backwards have deferred, in order, and frees their graphs.
-// It panics as operators do; after that the execution can only be freed.
+// Weights computes the gradients that backwards have deferred, in order, and frees their graphs. It panics
+// as operators do; after that the execution can only be freed.
 func (e *Execution) Weights(c *torch.Ctx) {
 	for len(e.later) > 0 {
 		e.Weight(c)

@@ -49,11 +49,11 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 		store.Guard(s.skips)
 	}
 	store.Guard(guarded)
-	w := e.watch(at, guarded)
+	check := e.watch(c, at, guarded)
 	for _, l := range e.s.layers[u.from:u.to] {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
-		w.check(c, l.Name)
+		check(l.Name)
 	}
 	e.running = nil
 	e.leave(n, store, at, xs, &g)
@@ -65,21 +65,18 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	c.Release(begin)
 }
 
-// wants reports whether the gradient of element i of a unit's input is wanted. told is what the
-// sender said, if anything. trained says that something before it is.
+// wants reports whether the gradient of element i of a unit's input is wanted. told has the sender's
+// answers, if any. trained says that something before the element is.
 func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool) bool {
-	switch {
-	case told != nil:
+	if told != nil {
 		return told[i]
-	case at == 0:
-		return false
 	}
-	return trained && x.DType().IsFloat()
+	return at > 0 && trained && x.DType().IsFloat()
 }
 
 // gate hangs xs, the input of a unit, on gates. They leave gradients that are wanted in mailboxes. A
-// tensor that is in the tuple twice stays one. Until the graph of the unit before is made, a gradient is
-// assumed to be wanted if layers there are trained. Unwanted gradients are dropped later.
+// tensor that is in the tuple twice stays one. Until the unit before has a graph, a gradient is
+// assumed to be wanted if its layers are trained. Unwanted gradients are dropped later.
 func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	s := &e.at[at].state
 	g.mail = make([]*torch.Tensor, len(xs))
@@ -131,27 +128,39 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 	}
 }
 
-// watched has the tensors that a unit's layers must not overwrite: inputs, then the skips that it pops.
-type watched struct {
-	e       *Execution
-	at      int
-	inputs  int
-	tensors []*torch.Tensor
-	before  []int64 // torch.Tensor.Changes of each
-	writes  int64   // torch.Writes at the last look
-}
-
-// watch notes the state of in and of the skips that a unit pops.
-func (e *Execution) watch(at int, in []*torch.Tensor) watched {
-	w := watched{e: e, at: at, inputs: len(in), tensors: in, before: e.before[:0], writes: torch.Writes()}
-	for _, p := range e.s.units[at].popped {
-		w.tensors = append(slices.Clip(w.tensors), e.at[at].state.skips[p.in])
+// watch returns a check that the layers of a unit leave in and the skips that they pop as they are. It
+// panics if a layer, which has just run, has overwritten one of them.
+func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) (check func(layer string)) {
+	u, list, writes := &e.s.units[at], slices.Clip(in), torch.Writes()
+	for _, p := range u.popped {
+		list = append(list, e.at[at].state.skips[p.in])
 	}
-	for _, x := range w.tensors {
-		w.before = append(w.before, changes(x))
+	before := e.before[:0]
+	for _, x := range list {
+		before = append(before, changes(x))
 	}
-	e.before = w.before
-	return w
+	e.before = before
+	return func(layer string) {
+		if now := torch.Writes(); now == writes {
+			return
+		} else {
+			writes = now
+		}
+		for i, x := range list {
+			if changes(x) == before[i] {
+				continue
+			}
+			what := "the stage's input"
+			if i >= len(in) {
+				what = fmt.Sprintf("the skip %v", u.popped[i-len(in)].key)
+			} else if at > 0 {
+				what = fmt.Sprintf("the output of %q", e.s.layers[u.from-1].Name)
+			}
+			panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
+				Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
+					"nn.InPlace, or work on a Clone", layer, what)})
+		}
+	}
 }
 
 func changes(x *torch.Tensor) int64 {
@@ -159,30 +168,6 @@ func changes(x *torch.Tensor) int64 {
 		return 0
 	}
 	return x.Changes()
-}
-
-// check panics if a layer, which has just run, has overwritten something that is still to be used.
-func (w *watched) check(c *torch.Ctx, layer string) {
-	now := torch.Writes()
-	if now == w.writes {
-		return
-	}
-	w.writes = now
-	for i, x := range w.tensors {
-		if changes(x) == w.before[i] {
-			continue
-		}
-		what, unit := "the stage's input", &w.e.s.units[w.at]
-		if i >= w.inputs {
-			what = fmt.Sprintf("the skip %v", unit.popped[i-w.inputs].key)
-		} else if w.at > 0 {
-			what = fmt.Sprintf("the output of %q", w.e.s.layers[unit.from-1].Name)
-		}
-		panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
-				"nn.InPlace, or "+
-				"work on a Clone", layer, what)})
-	}
 }
 
 // leave keeps the output of a unit as the input of the next one. With a graph it is also the roots of a
@@ -244,31 +229,30 @@ func shared(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Share(t)
 }
 
-// detached is a list of tensors without their graph, kept. A tensor that is there twice stays one.
+// detached is a list of tensors without their graph, kept.
 func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
-	out := slices.Clone(list)
-	for i, t := range list {
-		if k := slices.Index(list[:i], t); k >= 0 {
-			out[i] = out[k]
-		} else {
-			out[i] = c.Keep(c.Detach(t))
-		}
-	}
-	return out
+	return kept(c, list, func(t *torch.Tensor) *torch.Tensor { return c.Detach(t) })
 }
 
 // keep moves tensors out of the context. If a layer has returned its input or a parameter, which the
 // context does not own, that is shared. So every list is freed by itself.
 func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
+	return kept(c, list, func(t *torch.Tensor) *torch.Tensor {
+		if !c.Owns(t) {
+			return c.Share(t)
+		}
+		return t
+	})
+}
+
+// kept has what f makes of each tensor, kept. Equal tensors stay equal.
+func kept(c *torch.Ctx, list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {
-		switch k := slices.Index(list[:i], t); {
-		case k >= 0:
+		if k := slices.Index(list[:i], t); k >= 0 {
 			out[i] = out[k]
-		case !c.Owns(t):
-			out[i] = c.Keep(c.Share(t))
-		default:
-			out[i] = c.Keep(t)
+		} else {
+			out[i] = c.Keep(f(t))
 		}
 	}
 	return out

@@ -2,8 +2,8 @@
 // remat). An operation is a forward or a backward of one unit of layers. All checkpoint policies are
 // such plans: a stage that keeps everything, or its input alone, is a segment of one unit.
 //
-// The autograd graph is cut around every unit. The inputs of a unit hang on gates, whose mailboxes
-// get the gradients. Between operations an [Execution] owns the tensors, skip connections and gradients
+// The autograd graph is cut around every unit. The inputs of a unit hang on gates, which leave gradients in
+// mailboxes. Between operations an [Execution] owns the tensors, skip connections and gradients
 // that pass from unit to unit. So bytes come and go exactly when the plan says.
 //
 // Results do not depend on the cuts, to the bit. Values and gradients between layers are dense, with or
@@ -96,11 +96,7 @@ func New(cfg Config) (*Segment, error) {
 		trained = FirstTrained(cfg.Layers)
 	}
 	at := cfg.First
-	for i, n := range counts {
-		if n < 1 {
-			return nil, fmt.Errorf("segment: unit %d has %d layers; every unit needs at least 1 (units %v)",
-				i, n, cfg.Units)
-		}
+	for _, n := range counts {
 		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), trained: trained < at})
 		at += n
 	}
@@ -175,7 +171,7 @@ func (s *Segment) route(routes []nn.SkipRoute, trained int) {
 	s.boundaries = boundaries
 }
 
-// cross finds what a unit does to the skips at its boundaries.
+// cross finds the skips that a unit pops, passes on and stashes.
 func (u *unit) cross(at int, before, after []crossing) {
 	index := func(list []crossing, key nn.SkipKey) int {
 		return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })

@@ -48,7 +48,7 @@ func (s *Segment) TieTensor(tie int) *torch.Tensor { return s.ties[tie].handle.T
 // Uses reports whether a unit uses the parameter of a tie.
 func (s *Segment) Uses(unit, tie int) bool { return slices.Contains(s.units[unit].ties, tie) }
 
-// Tied lists the ties whose gradient waits at the boundary before a unit: units before it and after
+// Tied lists the ties with a gradient that waits at the boundary before a unit: units before it and after
 // it use them.
 func (s *Segment) Tied(unit int) (ties []int) {
 	for k, t := range s.ties {
@@ -69,15 +69,10 @@ func (s *Segment) tied(unit int) (list []*torch.Tensor) {
 	return list
 }
 
-func nothing() {}
-
 // aside takes the gradient of earlier micro-batches away from ties that an earlier unit uses too.
 // restore moves the gradient of the backward into the execution, and puts the earlier one back. A second
 // call of restore does nothing.
 func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
-	if len(e.s.units[at].ties) == 0 {
-		return nothing
-	}
 	var undo []func()
 	for i, k := range e.s.units[at].ties {
 		if e.s.ties[k].first == at {

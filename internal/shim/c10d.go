@@ -11,9 +11,8 @@ import (
 	"unsafe"
 )
 
-// Board has the entries by which the processes of a Gloo find each other: whoever has a Board brings the
-// entries of each process to all others. It is safe for concurrent use, and never freed, as a process has
-// one.
+// Board has the entries by which the processes of a Gloo find each other. The owner brings the entries of
+// each process to all others. It is safe for concurrent use, and never freed.
 type Board uintptr
 
 // Gloo is c10d's ProcessGroupGloo: connections between each two of a number of processes, neither
@@ -30,7 +29,6 @@ func text(s string, f func(*C.char)) {
 	f(c)
 }
 
-// failure is an error of C as one of Go.
 func failure(e *C.ps_error) error {
 	if err := taken(e); err != nil {
 		return err
@@ -62,8 +60,8 @@ func (b Board) Put(key string, value []byte) {
 // Close ends Take, and an OpenGloo that waits for an entry.
 func (b Board) Close() { C.ps_board_close(C.ps_board(b)) }
 
-// OpenGloo joins size processes, of which this is number rank. It listens on the interface that has the
-// address. It blocks until all are joined, the timeout has passed or the board is closed.
+// OpenGloo joins size processes as number rank. It listens on the interface that has the address. It
+// blocks until all are joined, the timeout has passed or the board is closed.
 func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g Gloo, err error) {
 	text(address, func(address *C.char) {
 		var out C.ps_gloo
@@ -77,9 +75,8 @@ func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g
 // Close closes all connections. All transfers have to be freed.
 func (g Gloo) Close() { C.ps_gloo_close(C.ps_gloo(g)) }
 
-// Send begins to send the memory of a dense tensor to another process. It ends after the other
-// process has begun to receive it under the same tag. Sizes are not checked: a receive of fewer
-// bytes than are sent ends the receiving process.
+// Send begins to send the memory of a dense tensor to another process. It ends after the receive under the
+// same tag has begun. Sizes are not checked: a receive of fewer bytes than are sent ends its process.
 func (g Gloo) Send(h Handle, to, tag int) (Transfer, error) {
 	var out C.ps_transfer
 	err := failure(C.ps_gloo_send(C.ps_gloo(g), tensor(h), C.int32_t(to), C.int32_t(tag), &out))

@@ -16,9 +16,8 @@ import (
 	"unsafe"
 )
 
-// Recomputation is what a backward asks of a checkpoint's function. Inputs are borrowed. Grads are
-// references that the function may take over, leaving 0; InputGrads is filled with references that are
-// given away.
+// Recomputation is a backward's call of a checkpoint's function. Inputs are borrowed. The function may take
+// over references in Grads, leaving 0. It gives references away in InputGrads.
 type Recomputation struct {
 	Sequence uint64 // of the checkpoint's node
 	Last     bool   // the graph is not kept: there will be no other
@@ -34,36 +33,29 @@ type Recomputation struct {
 type recorded struct {
 	run    func(*Recomputation)
 	forget func()
-	// A recomputation may wait for another thread: on the CPU, where the engine has no thread of its
-	// own that would be kept from its work.
-	mayHop bool
+	mayHop bool // to another thread: on the CPU, where the engine has no thread of its own to wait with
 }
 
 var (
-	checkpoints sync.Map // int64 -> *recorded
-	// int64 -> any: what a recomputation has failed with, until the backward's error is read
-	failures       sync.Map
+	checkpoints    sync.Map // int64 -> *recorded
+	failures       sync.Map // int64 -> any: the panic of a recomputation, until the backward's error is read
 	lastCheckpoint atomic.Int64
 	register       = sync.OnceFunc(func() {
 		C.ps_checkpoint_register((C.ps_recompute)(C.penstockRecompute), (C.ps_forget)(C.penstockForget))
 	})
 )
 
-// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in
-// backward, on any goroutine. With hold the node holds the inputs. forget, unless it is nil, is called
-// once, on any thread, when run will not be called again. The result is new references in the order of
-// outputs. A panic or Goexit of run fails the backward with Error.Ended.
+// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in backward,
+// on any goroutine. With hold the node holds the inputs. forget, unless it is nil, is called once, on any
+// thread, after the last run. The result is new references to the outputs. A panic or Goexit of run fails
+// the backward with Error.Ended.
 func Checkpoint(m *Mode, hold bool, inputs, outputs []Handle, run func(*Recomputation),
 	forget func()) ([]Handle, *Error) {
 	register()
 	id := lastCheckpoint.Add(1)
 	checkpoints.Store(id, &recorded{run: run, forget: forget, mayHop: m.DeviceIndex < 0})
 	attached := make([]Handle, len(outputs))
-	held := C.int32_t(0)
-	if hold {
-		held = 1
-	}
-	e := C.ps_checkpoint(C.int64_t(id), held, (*C.ps_tensor)(words(inputs)), C.int32_t(len(inputs)),
+	e := C.ps_checkpoint(C.int64_t(id), boolean(hold), (*C.ps_tensor)(words(inputs)), C.int32_t(len(inputs)),
 		(*C.ps_tensor)(words(outputs)), C.int32_t(len(outputs)), (*C.ps_tensor)(words(attached)))
 	if e != nil {
 		forgotten(id)
@@ -92,9 +84,9 @@ func forgotten(id int64) {
 	}
 }
 
-// hopEvery is how many recomputations nest on one thread. The engine would move on to a thread of its
-// own after 60, where an allocation has no account and what was freed is freed some time later; so we
-// move first, to a thread whose backward is an outermost one.
+// hopEvery is how many recomputations nest on one thread. After 60 the engine would move on to a thread of
+// its own, where an allocation has no account and memory is freed late. So we move first, to a thread on
+// which no backward runs yet.
 var hopEvery = 32
 
 //export penstockRecompute
@@ -109,8 +101,8 @@ func penstockRecompute(id C.int64_t, r *C.ps_recomputation) C.int32_t {
 	k := v.(*recorded)
 	request := &Recomputation{
 		Sequence: uint64(r.sequence), Last: r.last != 0, Wanted: make([]bool, int(r.inputs)),
-		Inputs: handles(r.input, r.inputs), Grads: handles(r.grad,
-			r.outputs), InputGrads: handles(r.input_grad, r.inputs),
+		Inputs: handles(r.input, r.inputs), Grads: handles(r.grad, r.outputs),
+		InputGrads: handles(r.input_grad, r.inputs),
 	}
 	for i, w := range unsafe.Slice(r.wanted, int(r.inputs)) {
 		request.Wanted[i] = w != 0
@@ -139,7 +131,7 @@ func handles(p *C.ps_tensor, n C.int32_t) []Handle {
 	return unsafe.Slice((*Handle)(unsafe.Pointer(p)), int(n))
 }
 
-// endedWith is what the recomputation of a checkpoint failed with.
+// endedWith is the panic of a checkpoint's recomputation.
 func endedWith(checkpoint int64) any {
 	if checkpoint == 0 {
 		return nil
@@ -152,13 +144,12 @@ func endedWith(checkpoint int64) any {
 
 type goexit struct{}
 
-// Goexit is what a function that ended its goroutine (runtime.Goexit, testing.T.FailNow) has ended with.
+// Goexit stands for the end of a goroutine (runtime.Goexit, testing.T.FailNow) in place of a panic.
 var Goexit any = goexit{}
 
-// contained runs f and returns what it panicked with, Goexit, or nil. Neither may pass through the
-// frames of C++ below us. A panic can be recovered, but Goexit cannot: it ends its goroutine. So f runs
-// on one that may end, a coroutine: it has the calling thread, as f must, for its core set and
-// autograd's numbers of nodes.
+// contained runs f and returns its panic, Goexit, or nil. Neither may pass through the frames of C++ below
+// us. Goexit cannot be recovered: it ends its goroutine. So f runs on a coroutine, which may end and has
+// the calling thread, as f must, for its core set and autograd's numbers of nodes.
 func contained(f func()) (ended any) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		returned := false

@@ -1,9 +1,6 @@
-// Package shim is the only cgo in Penstock: a thin Go face on the plain C headers of package native,
-// which is the C++ over libtorch.
-//
-// native/shim.h documents the functions and constants. Handles are raw words,
-// every function returns its error in the same call, and what a call runs under is an argument (Mode).
-// Ownership, errors people read and typed operators are package torch's.
+// Package shim is the only cgo in Penstock: a thin Go face on the C headers of package native, the C++
+// over libtorch. native/shim.h documents the functions and constants. Handles are raw words, and every
+// function returns its error in the same call. Ownership and typed operators are package torch's.
 //
 // cgo links each package by itself, which leaves native's functions unresolved here. A binary is linked
 // with native's flags last, so that there it is an error.
@@ -26,7 +23,7 @@ import (
 	_ "penstock.example/internal/shim/native"
 )
 
-// Mode is what a call runs under. It mirrors ps_mode.
+// Mode has the settings of a call. It mirrors ps_mode.
 type Mode struct {
 	Grad        int32
 	Account     int32
@@ -39,7 +36,7 @@ type Mode struct {
 	PeerStream  int64
 }
 
-// CPUMode is a mode on the CPU under which nothing else is set.
+// CPUMode is a mode on the CPU with nothing else set.
 func CPUMode() Mode { return Mode{DeviceIndex: -1, PeerIndex: -1} }
 
 // Handle is one strong reference to a tensor, or 0 for an undefined one.
@@ -65,7 +62,7 @@ type Error struct {
 	Message  string
 	Node, Op string // backward only: the autograd node and the operator that were running
 	Sequence uint64 // backward only: the node's autograd sequence number
-	// backward only: what a recomputation panicked with, or Goexit; nil if none failed
+	// backward only: the value of a recomputation's panic, or Goexit; nil if none failed
 	Ended                  any
 	Account                int // out of memory only, as the next three
 	Limit, Live, Requested int64
@@ -88,27 +85,15 @@ func taken(e *C.ps_error) *Error {
 func mode(m *Mode) *C.ps_mode           { return (*C.ps_mode)(unsafe.Pointer(m)) }
 func tensor(h Handle) C.ps_tensor       { return C.ps_tensor(h) }
 func words[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
-func Version() string                   { return C.GoString(C.ps_version()) }
-func Devices(deviceType int) int        { return int(C.ps_devices(C.int32_t(deviceType))) }
 
-func GPUModel(index int) (name string, err *Error) {
-	var text [256]C.char
-	err = taken(C.ps_gpu_model(C.int32_t(index), &text[0], C.int32_t(len(text))))
-	return C.GoString(&text[0]), err
-}
+func Version() string            { return C.GoString(C.ps_version()) }
+func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
 
-func UnusedOfGPU(index int) (bytes int64, err *Error) {
-	var out C.int64_t
-	err = taken(C.ps_gpu_unused(C.int32_t(index), &out))
-	return int64(out), err
-}
+// ClosedAtStart reports whether a standard stream, 0, 1 or 2, was closed when the process began. Go has
+// opened /dev/null in its place since.
+func ClosedAtStart(stream int) bool { return C.ps_closed_at_start(C.int32_t(stream)) != 0 }
 
-func RefuseGPUWaits(on bool) { C.ps_gpu_refuse_waits(boolean(on)) }
-func CUDAVersion() int       { return int(C.ps_cuda_version()) }
-func NCCLVersion() int       { return int(C.ps_nccl_version()) }
-func GPULibraries() string   { return C.GoString(C.ps_gpu_libraries()) }
-
-// Environment is a variable as libtorch reads it, with what the shim has set, or "".
+// Environment is a variable as libtorch reads it, also one that the shim has set, or "".
 func Environment(name string) string {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
@@ -122,10 +107,8 @@ func Find(name, overload string) (op Op, schema string, err *Error) {
 	var handle C.ps_op
 	var arguments, returns C.int32_t
 	var text *C.char
-	if err := taken(C.ps_op_find(cname, coverload, &handle, &arguments, &returns, &text)); err != nil {
-		return nil, "", err
-	}
-	return Op(handle), C.GoString(text), nil
+	err = taken(C.ps_op_find(cname, coverload, &handle, &arguments, &returns, &text))
+	return Op(handle), C.GoString(text), err
 }
 
 // Call runs op on encoded arguments and writes encoded results into out, after their number of words in
@@ -144,7 +127,7 @@ func TakeList(list uint64, n int) []Handle {
 func Retain(h Handle)  { C.ps_retain(tensor(h)) }
 func Release(h Handle) { C.ps_release(tensor(h)) }
 
-// Description is what a tensor says of itself.
+// Description describes a tensor.
 type Description struct {
 	DType, DeviceType, DeviceIndex int
 	RequiresGrad, Leaf, Contiguous bool
@@ -242,7 +225,7 @@ func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err 
 func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 func Sequence() uint64             { return uint64(C.ps_sequence()) }
 
-// Account is the state of a memory account, in bytes. Requested is what all of the process has asked
+// Account is the state of a memory account, in bytes. Requested is all that the process has asked
 // libtorch's allocator for a GPU for, and not freed, and 0 elsewhere.
 type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
@@ -258,19 +241,6 @@ func ResetPeak(i int)              { C.ps_account_reset_peak(C.int32_t(i)) }
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
 
 func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
-
-func SetGPUNumerics(deterministic, tf32 bool) {
-	C.ps_gpu_numerics(boolean(deterministic), boolean(tf32))
-}
-
-func GPUNumerics() int { return int(C.ps_gpu_numerics_in_force()) }
-
-// What GPUNumerics tells.
-const (
-	Deterministic    = C.PS_DETERMINISTIC
-	TF32Convolutions = C.PS_TF32_CONVOLUTIONS
-	TF32Products     = C.PS_TF32_PRODUCTS
-)
 
 func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
 func Trim(i int)                     { C.ps_account_trim(C.int32_t(i)) }

@@ -45,7 +45,7 @@ type Stream interface {
 	Wait(e Event, why Reason)
 }
 
-// Host is the stream of the CPU, whose work is done when the call returns.
+// Host is the stream of the CPU. Its work is done when the call returns.
 type Host struct{}
 
 // Record returns an event that is done.
@@ -76,16 +76,16 @@ func Begin(worker, caller Stream) { after(worker, caller, Given) }
 // Route.
 func End(host, s Stream) { after(host, s, Ended) }
 
-// Beside queues work on a stream other than the worker's, and blocks until the work has ended, also with
+// Apart queues work on a stream other than the worker's, and blocks until the work has ended, also with
 // an error. The work begins at ready, an event of the worker's stream. Work that the worker queues
 // meanwhile does not wait.
 //
 //	worker  ── B ─ ready ─────────────── B ── ...
-//	beside          └─ produced ─ work ─┐
+//	other           └─ produced ─ work ─┐
 //	host                                └─ ended
-func Beside(host, beside Stream, ready Event, work func() error) error {
-	beside.Wait(ready, Produced)
-	defer End(host, beside)
+func Apart(host, other Stream, ready Event, work func() error) error {
+	other.Wait(ready, Produced)
+	defer End(host, other)
 	return work()
 }
 
@@ -95,7 +95,7 @@ type Route struct{ From, Copies, To Stream }
 
 // Move copies values to another worker and frees the originals. ready is an event of From when they are
 // made. allocate takes the memory for the copies, which belongs to To. copy queues the copies on
-// Copies. free frees the originals, whose memory belongs to From.
+// Copies. free frees the originals; their memory belongs to From.
 //
 //	From    ── F ─ ready ─────────────────────────┬─ copied ─ free ──
 //	Copies          └── produced ┬ vacant ─ copy ─┤
@@ -128,8 +128,8 @@ func (r Route) Move(ready Event, allocate, copy, free func()) {
 //	Copies          └─ produced ─ send ─┘                                └─ vacant ─ receive ─┘
 type Way struct{ Own, Copies Stream }
 
-// Send queues sends of values. ready is an event of Own when they are made. left, which is set also with
-// an error, is the end of the sends.
+// Send queues sends of values. ready is an event of Own when they are made. left is the end of the sends,
+// also with an error.
 func (w Way) Send(ready Event, send func() error) (left Event, err error) {
 	w.Copies.Wait(ready, Produced)
 	err = send()

@@ -27,7 +27,7 @@ func PinThread(cores []int) error {
 }
 
 // TagThread marks the calling OS thread with a number other than 0. The caller has locked its goroutine to
-// the thread. Go code that a backward runs (Checkpoint, Attach) has the tag of the thread that called Backward.
+// the thread. Go code that a backward runs (Checkpoint, Attach) has the tag of Backward's thread.
 func TagThread(tag int64) { shim.TagThread(tag) }
 
 // ThreadTag returns the tag of the calling OS thread; 0 is none.
