@@ -41,6 +41,10 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
 		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
+		var workers []int
+		for _, s := range p.stages {
+			workers = append(workers, s.worker)
+		}
 		// the default stream of a GPU measures, and then the stages' streams go on
 		c.Synchronize()
 		p.idle()
@@ -60,7 +64,7 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 		config := profile.Config{
 			Device: device, Peer: device, Devices: len(p.mine), Threads: p.cfg.Threads,
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
-			Balance: p.cfg.Balance, Loss: r.loss, Target: part(r.batch.Target, 0),
+			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.batch.Target, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
 			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
 		}

@@ -57,6 +57,7 @@ func (b *blocks) bytesOf(list []int) (bytes int64) {
 type elements struct {
 	tuple  int
 	places []int // of skips at the boundary
+	stash  []int // the unit that stashes each
 	pops   []int // the number of each
 	ties   []int // of the segment
 }
@@ -76,7 +77,8 @@ func (w *sweep) elements(st *stage, boundary int) elements {
 			to, _ = slices.BinarySearch(r.pops, st.last)
 		}
 		if to > from {
-			out.places, out.pops = append(out.places, place), append(out.pops, to-from)
+			out.places, out.stash = append(out.places, place), append(out.stash, r.stash)
+			out.pops = append(out.pops, to-from)
 		}
 		place++
 	}

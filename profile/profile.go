@@ -51,6 +51,9 @@ type Config struct {
 	Progress func(done, layers int)
 
 	Balance []int // the number of layers of each stage, which gets a chain; nil is no chains
+	// Workers is the device of each stage, as a number. Between stages on one device nothing is
+	// copied. Nil is a device for each.
+	Workers []int
 	// MicroBatches is the number of micro-batches of a step; 0 is several, some of them in flight
 	// at once. With 1 a backward finds the memory of its forward in the caches.
 	MicroBatches int

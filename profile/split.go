@@ -9,28 +9,36 @@ import (
 
 // split measures a backward of a unit in two parts. Its bytes are upper bounds: memory left to the
 // second part counts as the unit's own, although neighbours may hold some of it too. So it runs on
-// copies of the unit's input and gradients, which nothing else holds; the batch is held in any case.
+// copies of the unit's input and gradients, which nothing else holds, and which share memory where the originals do; the batch is held in any case.
 func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 	u, e := &w.units[i], w.execution()
 	before, grads := w.live(), gradBytes(u.list)
-	var lent int64 // bytes of larger memory that a tensor lies in
+	held := map[uintptr]bool{} // the batch, and memory without a copy
+	for _, x := range w.held[0].xs {
+		id, _ := x.Storage()
+		held[id] = true
+	}
+	var lent int64 // bytes without a copy, which the second part may need
+	copies := map[uintptr]*torch.Tensor{}
 	own := func(t *torch.Tensor) *torch.Tensor {
-		clone := w.owned(w.c.Keep(w.c.Clone(t)))
-		_, bytes := t.Storage()
-		_, copied := clone.Storage()
-		lent += max(bytes-copied, 0)
-		return clone
+		id, bytes := t.Storage()
+		switch one := copies[id]; {
+		case held[id]:
+		case one != nil && slices.Equal(one.Shape(), t.Shape()):
+			t = one
+		case bytes == t.Numel()*t.DType().Size():
+			copies[id] = w.owned(w.c.Keep(w.c.Clone(t))) // the next copy may fail
+			return copies[id]
+		default: // a copy would lie otherwise
+			held[id], lent = true, lent+bytes
+		}
+		return w.owned(w.c.Keep(w.c.Share(t)))
 	}
 	in := w.held[i]
-	var xs []*torch.Tensor
-	if i == 0 {
-		xs = w.shared(in.xs)
-	} else {
-		xs = mapped(in.xs, own)
-	}
-	e.Send(i, w.arrival(i, input{xs, mapped(in.skips, own)}))
+	e.Send(i, w.arrival(i, input{mapped(in.xs, own), mapped(in.skips, own)}))
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
+	clear(copies)
 	g := w.gradients(kind, i+1)
 	skips := make([][]*torch.Tensor, len(g.skips))
 	for place, pops := range g.skips {
@@ -48,8 +56,8 @@ func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 	if e.Deferred() == 0 {
 		return out
 	}
-	xs, skips = e.TakeGrads(i)
-	torch.FreeAll(slices.Concat(append(skips, xs)...))
+	xs, passed := e.TakeGrads(i)
+	torch.FreeAll(slices.Concat(append(passed, xs)...))
 	xs, passing := e.Take(i + 1) // such as skips that go on
 	torch.FreeAll(slices.Concat(xs, passing))
 	for k := range w.s.Ties() {

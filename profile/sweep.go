@@ -135,6 +135,14 @@ func (w *sweep) free() {
 // kinds are the whole backwards.
 var kinds = []remat.BackwardKind{remat.Makes, remat.Adds}
 
+// areApart says whether two stages are on different devices, between which everything is copied.
+func (w *sweep) areApart(a, b int) bool { return w.Workers == nil || w.Workers[a] != w.Workers[b] }
+
+// stageOf is the stage of a unit.
+func (w *sweep) stageOf(unit int) int {
+	return slices.IndexFunc(w.stages, func(st *stage) bool { return unit < st.last })
+}
+
 // attempt runs f with the layers of a unit ready to run, and makes its panic the error of the unit.
 func (w *sweep) attempt(i int, f func()) error {
 	return attempt(w.units[i].name, func() error {
@@ -172,9 +180,11 @@ func (w *sweep) forwards() error {
 // enter makes the output of the stage before the input of a stage.
 func (w *sweep) enter(st *stage, number int) {
 	n := w.elements(st, st.first)
-	if number > 0 {
+	if number > 0 && w.areApart(number-1, number) {
 		w.replace(w.in.xs)
-		for _, place := range n.places {
+	}
+	for k, place := range n.places {
+		if w.areApart(w.stageOf(n.stash[k]), number) {
 			w.replace(w.in.skips[place : place+1])
 		}
 	}
@@ -280,7 +290,7 @@ func (w *sweep) backwards() error {
 			return err
 		}
 		if number > 0 {
-			if err := w.attempt(st.first, func() { w.depart(st) }); err != nil {
+			if err := w.attempt(st.first, func() { w.depart(st, number) }); err != nil {
 				return err
 			}
 		}
@@ -402,22 +412,30 @@ func (w *sweep) hold(t *torch.Tensor) uintptr {
 
 // depart puts copies, as other devices get them, into the place of the gradients of a stage's
 // input.
-func (w *sweep) depart(st *stage) {
+func (w *sweep) depart(st *stage, number int) {
 	n := w.elements(st, st.first)
 	for _, kind := range kinds {
 		g := w.gradients(kind, st.first)
 		engine.Refill(w.c, g.all())
-		w.replace(g.xs)
+		if w.areApart(number-1, number) {
+			w.replace(g.xs)
+		}
 		for k, place := range n.places {
-			if place < len(g.skips) {
+			if place < len(g.skips) && w.areApart(w.stageOf(n.stash[k]), number) {
 				w.replace(g.skips[place][:min(n.pops[k], len(g.skips[place]))])
 			}
 		}
 		for _, k := range n.ties {
-			one := []*torch.Tensor{g.ties[k]}
-			w.replace(one)
-			w.back[kind].GiveTie(k, one[0])
-			g.ties[k] = one[0]
+			user := number - 1
+			for !slices.Contains(w.stages[user].ties, k) {
+				user--
+			}
+			if w.areApart(user, number) {
+				one := []*torch.Tensor{g.ties[k]}
+				w.replace(one)
+				w.back[kind].GiveTie(k, one[0])
+				g.ties[k] = one[0]
+			}
 		}
 		engine.Hollow(g.all())
 	}
