@@ -106,6 +106,7 @@ func (p *Pipe) exclusively(f func(c *torch.Ctx) error) error {
 		}
 		defer close(done)
 		arrived.Wait()
+		defer engine.OwnPeak(p.workers[worker].device) // what f allocates is no part of a step
 		return f(c)
 	})...)
 }
