@@ -169,7 +169,7 @@ func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 			if out[k] != y {
 				out[i] = out[k]
 			}
-		} else if dense := engine.Border(c.Ctx, y, given...); dense != y {
+		} else if dense := engine.Boundary(c.Ctx, y, given...); dense != y {
 			if &out[0] == &ys[0] {
 				out = slices.Clone(ys)
 			}

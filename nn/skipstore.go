@@ -114,7 +114,7 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		c.refuse("stash", key, "is stashed again before it was popped")
 	}
 	if t != nil {
-		own := engine.Border(c.Ctx, t, t)
+		own := engine.Boundary(c.Ctx, t, t)
 		if own == t {
 			own = engine.Branch(c.Ctx, t)
 		}
