@@ -54,7 +54,7 @@ func (m *network) grow(i, k int) {
 		m.add(nn.NewSequential(nn.NewGELU(), nn.NewSequential(nn.NewDropout(0.2), nn.NewIdentity()),
 			nn.NewReLU()))
 	case 6:
-		m.add(nn.NewBasicBlock(2, 2, 1))
+		m.add(autoremat.Atomic(nn.NewBasicBlock(2, 2, 1)))
 	case 7:
 		m.add(autoremat.Atomic(nn.NewSequential(nn.NewConv2d(2, 2, nn.Pair{1, 1}, nn.ConvConfig{}),
 			nn.NewTanh(), nn.NewDropout(0.2))))

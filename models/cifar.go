@@ -35,7 +35,8 @@ func buildCIFARResNet(n int, o Options) *nn.Sequential {
 		add("relu", nn.NewReLUInPlace())
 	s := nn.NewSequential().Add("stem", stem)
 	in := addGroups(s, width, []int{n, n, n}, func(in int64, g int, stride int64) (nn.Layer, int64) {
-		return nn.NewBasicBlock(in, width<<g, stride), width << g
+		block := nn.NewBasicBlock(in, width<<g, stride)
+		return nn.Tuple(block, block.ForwardTuple), width << g
 	})
 	return heInit(s.Add("head", new(unit).average("pool", in, int64(o.Classes))))
 }

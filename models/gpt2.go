@@ -65,5 +65,5 @@ func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 		Add("act", nn.NewGELUTanh()).
 		Add("c_proj", nn.NewLinearTransposed(4*width, width))
 	addDropout(mlp, "dropout", dropout)
-	return residualPaths(nn.NormConfig{}, width, namedPart{"attn", attn}, namedPart{"mlp", mlp})
+	return transformerBlock(nn.NormConfig{}, width, "attn", attn, mlp)
 }

@@ -63,10 +63,10 @@ func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 			nn.PoolConfig{Stride: nn.Square(2), Padding: nn.Square(1)}))
 	in := addGroups(s, 64, blocks, func(in int64, g int, stride int64) (nn.Layer, int64) {
 		if out := int64(64) << g; d.basic {
-			return basicBlock(in, out, stride), out
+			return nn.NewBasicBlock(in, out, stride), out
 		}
 		out := int64(64*bottleneckExpansion) << g
-		return bottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
+		return nn.NewBottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
 	})
 	return heInit(average(s, in, o))
 }

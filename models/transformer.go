@@ -1,34 +1,18 @@
 package models
 
 import (
-	"strconv"
-
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
 // Parts of the transformers with the parameter names of other libraries.
 
-// namedPart is a part of a block, with its name in it.
-type namedPart struct {
-	name string
-	*nn.Sequential
-}
-
-// residualPaths is a block of parts, each with its input normalised first and added to its output:
-// skip_1, ln_1, the first part, add_1, skip_2 and so on. Inputs go around the parts as skip
-// connections, in a namespace of the block's own.
-func residualPaths(norm nn.NormConfig, width int64, parts ...namedPart) *nn.Sequential {
-	s := nn.NewSequential()
-	for i, p := range parts {
-		number := strconv.Itoa(i + 1)
-		s.Add("skip_"+number, nn.NewStash("skip_"+number)).
-			Add("ln_"+number, nn.NewLayerNorm([]int64{width}, norm)).
-			Add(p.name, p.Sequential).
-			Add("add_"+number, nn.NewAddSkip("skip_"+number))
-	}
-	s.Isolate(nn.NewNamespace())
-	return s
+// transformerBlock is skip_1, ln_1, the attention under its name, add_1, skip_2, ln_2, mlp, add_2.
+func transformerBlock(norm nn.NormConfig, width int64, name string, attention, mlp nn.Layer) *nn.Sequential {
+	ln := func() nn.Layer { return nn.NewLayerNorm([]int64{width}, norm) }
+	return nn.NewSequential().
+		AddResidual("_1", ln(), nn.NamedLayer{Name: name, Layer: attention}).
+		AddResidual("_2", ln(), nn.NamedLayer{Name: "mlp", Layer: mlp})
 }
 
 // addDropout adds a layer of dropout unless p is 0.

@@ -85,7 +85,7 @@ func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	addDropout(mlp, "2", dropout)
 	mlp.Add("3", nn.NewLinear(4*width, width))
 	addDropout(mlp, "4", dropout)
-	return residualPaths(viTNorm, width, namedPart{"self_attention", attention}, namedPart{"mlp", mlp})
+	return transformerBlock(viTNorm, width, "self_attention", attention, mlp)
 }
 
 // inProjection makes queries, keys and values side by side: [N, T, width] to [N, T, 3 width].

@@ -6,8 +6,8 @@ import (
 	"penstock.example/torch"
 )
 
-// NewSelfAttention makes the layers by which each token of a sequence looks at others of it (Vaswani
-// et al. 2017, section 3.2): [N, T, dim] to the same.
+// NewSelfAttention makes the layers of multi-head self-attention (Vaswani et al. 2017, section
+// 3.2): [N, T, dim] to the same.
 //
 //	qkv      x Wqkv + b                              [N, T, 3 dim]
 //	heads    q, k, v of each head                    a head is a contiguous chunk of width = dim/heads
@@ -15,9 +15,9 @@ import (
 //	values   concat(weights v)                       [N, T, dim]
 //	proj     y Wproj + b
 //
-// With causal the tokens after a token are hidden from it. Parameters are qkv.weight [3 dim, dim],
-// qkv.bias, proj.weight [dim, dim] and proj.bias. The weights take N * heads * T * T elements; the
-// backward keeps them once, after the softmax.
+// With causal a token does not see later tokens. Parameters are qkv.weight [3 dim, dim], qkv.bias,
+// proj.weight [dim, dim] and proj.bias. Of the tensors with N * heads * T * T elements the graph
+// keeps one, the result of the softmax.
 func NewSelfAttention(dim, heads int64, causal bool) *Sequential {
 	core := NewDotProductAttention(dim, heads, causal)
 	s := NewSequential().Add("qkv", NewLinear(dim, 3*dim))
@@ -27,9 +27,9 @@ func NewSelfAttention(dim, heads int64, causal bool) *Sequential {
 	return s.Add("proj", NewLinear(dim, dim))
 }
 
-// NewDotProductAttention makes the layers of NewSelfAttention without its products, for networks
-// that have their own: heads, weights and values, which turn queries, keys and values of all heads,
-// side by side in [N, T, 3 dim], into [N, T, dim]. They have no parameters.
+// NewDotProductAttention makes the layers heads, weights and values of NewSelfAttention, for
+// networks with their own projections. The input [N, T, 3 dim] has the queries, keys and values of
+// all heads side by side, the output is [N, T, dim]. There are no parameters.
 func NewDotProductAttention(dim, heads int64, causal bool) []NamedLayer {
 	split := &attentionHeads{dim: dim, heads: heads}
 	weigh, join := &attentionWeights{causal: causal}, &attentionValues{heads: heads}
@@ -41,14 +41,14 @@ func NewDotProductAttention(dim, heads int64, causal bool) []NamedLayer {
 }
 
 // attentionHeads splits queries, keys and values of all heads, [N, T, 3 dim], by head: q
-// [N heads, T, width], k [N heads, width, T] and v [N heads, T, width]. This is the layout in which
-// products of matrices keep them for backward, so the input need not be kept as well.
+// [N heads, T, width], k [N heads, width, T] and v [N heads, T, width]. Batched products save them
+// for backward in this layout, so the input need not be kept as well.
 type attentionHeads struct {
 	Base
 	dim, heads int64
 }
 
-// forward copies. The heads of a single sequence are views.
+// forward returns copies, and views of a batch of one sequence.
 func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	parts := c.Call("aten::split.Tensor", xs[0], l.dim, -1)[0].([]*torch.Tensor)
@@ -71,8 +71,8 @@ type attentionWeights struct {
 	causal bool
 }
 
-// forward works in place on the scores, which nothing needs before the softmax, and frees them
-// right after it.
+// forward changes the scores in place, as backward does not need them, and frees them after the
+// softmax.
 func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]

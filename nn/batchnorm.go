@@ -20,7 +20,7 @@ type BatchNorm struct {
 	RunningMean, RunningVar *Param // [channels]; nil with NoRunningStats
 	NumBatchesTracked       *Param // int64 scalar: micro-batches seen in training; nil with NoRunningStats
 
-	dims []int // what the input may have
+	dims []int // allowed numbers of dimensions of the input
 	o    BatchNormConfig
 }
 
@@ -74,18 +74,16 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		b.o.Momentum, b.o.Eps, true)
 }
 
-// check refuses what libtorch would take and PyTorch does not. One value for each channel has no
-// variance: the running one would become NaN, in silence.
+// check refuses inputs that PyTorch refuses and libtorch accepts. The variance of one value per
+// channel is NaN, and so would the running variance be.
 func (b *BatchNorm) check(c *Ctx, x *torch.Tensor, byBatch bool) {
 	shape := x.Shape()
 	switch {
 	case !slices.Contains(b.dims, len(shape)):
-		c.refuseInput("aten::batch_norm", x, "expected an input with a number of dimensions among %v, "+
-			"got %d", b.dims,
-			len(shape))
+		c.refuseInput("aten::batch_norm", x, "expected an input with a number of dimensions among %v, got %d",
+			b.dims, len(shape))
 	case byBatch && shape[1] > 0 && x.Numel() == shape[1]:
 		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
-			"by the batch; "+
-			"use fewer, larger micro-batches")
+			"by the batch; use fewer, larger micro-batches")
 	}
 }

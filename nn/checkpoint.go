@@ -7,23 +7,22 @@ import (
 	"penstock.example/torch"
 )
 
-// Checkpointed returns l as a layer that keeps only its inputs in forward and computes
-// the rest again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
-// forward and backward its part of the graph holds the inputs and the skips that lead into l, and
-// nothing else.
+// Checkpointed returns l as a layer that keeps only its inputs in forward and computes the rest
+// again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
+// forward and backward its part of the graph holds only the inputs and the skips that lead into l.
 //
-// Names, parameters, skips and results are l's, to the bit. One sum has another order: the
-// gradient of a parameter which l shares with other layers (Base.Share), or of a tensor
-// which the layer around l uses elsewhere too. The terms from l are summed first. Only one backward
-// at a time may go through shared parameters.
+// Names, parameters, skips and results are l's, to the bit. One order of addition differs: if a
+// parameter is shared with other layers (Base.Share), or the layer around l uses a tensor elsewhere
+// too, the gradient's terms from l are summed first. Only one backward at a time may go through
+// shared parameters.
 //
-// The first run of l sees Ctx.Checkpointing. The second, inside of Backward, sees Ctx.Recomputing.
-// Both draw the same random bits. Running statistics move in the first. If grad is off, or neither
-// an input nor a parameter of l requires a gradient, l runs once, as it is. For a pipe l is one
-// layer, even a Sequential. A stage that recomputes runs l three times: its recomputation
-// checkpoints l again, with both flags set in the first of the two runs.
+// The first run of l sees Ctx.Checkpointing, the second, inside of Backward, Ctx.Recomputing. Both
+// draw the same random bits. Running statistics move in the first. If grad is off, or neither an
+// input nor a parameter of l requires a gradient, l runs once, as it is. For a pipe l is one layer,
+// even a Sequential. A stage that recomputes runs l three times: its recomputation checkpoints l
+// again, with both flags set in the first of the two runs.
 //
-// A layer that declares InPlace, be it l, in l or after l, gets a copy of an input of l. Anything
+// Layers that declare InPlace (l, layers in l, layers after l) get copies of l's inputs. Anything
 // else that overwrites an input before backward makes Backward fail. If l panics or ends its
 // goroutine in the second run, Backward does the same, and Ctx.Path names the layer. After a
 // failure in either run the buffers of l have the values from before that run.
@@ -34,7 +33,7 @@ func Checkpointed(l Layer) Layer {
 type checkpointed struct{ Layer }
 
 func (l checkpointed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return single(l, l.ForwardTuple(c, []*torch.Tensor{x}))
+	return onlyTensor(l, l.ForwardTuple(c, []*torch.Tensor{x}))
 }
 
 func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -57,63 +56,65 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 
 func (l checkpointed) OverwritesInput() bool { return false }
 
-// Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and inside of Backward
-// again with one. Each run of f gets a context and tensors of the same values. f must depend on
-// nothing but these and parameters, and keep neither. Elements of xs and of the result may be of
-// any type, nil, or the same tensor twice. The result belongs to c.
+// Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and again with one
+// inside of Backward. Each run gets its own context and tensors of the same values. f must depend
+// only on these and on parameters, and keep none of them. Elements of xs and of the result may be
+// of any type, nil, or the same tensor twice. The result belongs to c.
 //
-// Neither f nor a layer that it runs may stash or pop. Where grad is on, f counts as using
-// parameters.
+// Neither f nor a layer that it runs may stash or pop. Gradients are assumed to reach parameters
+// in f.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor,
 	xs ...*torch.Tensor) []*torch.Tensor {
 	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
 }
 
-// part is the part of a model that runs once or twice.
+// part is a part of a model that a checkpoint runs once or twice.
 type part struct {
 	run     func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
-	store   func() *SkipStore // of each run
-	trained bool              // run uses parameters that want gradients
+	store   func() *SkipStore // makes the skips of a run
+	trained bool              // run uses parameters that require gradients
 }
 
 func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	wantsGrad := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	if !c.Grad() || !p.trained && !slices.ContainsFunc(xs, wantsGrad) {
-		return c.inside(p, xs)
+		return c.runPart(p, xs)
 	}
 	if c.failed == nil {
 		c.failed = new(string)
 	}
-	again := *c // what the second run starts from
-	again.path = slices.Clone(c.path)
-	again.spans, again.Spans = nil, false
-	again.Checkpointing, again.Recomputing = false, true
+	start := *c // of the second run
+	start.path = slices.Clone(c.path)
+	start.spans, start.Spans = nil, false
+	start.Checkpointing, start.Recomputing = false, true
 
-	// A tensor that is given twice goes in once, so that the gradients of its uses are summed in
-	// one order. The same holds for outputs.
+	// A repeated input is passed once, so that the gradients of its uses are summed in one order.
+	// The same holds for outputs.
 	inputs, at := torch.Distinct(xs)
-	var first []*torch.Tensor // what the first run gave
+	var first []*torch.Tensor // result of the first run
 	ran := false
 	ys := engine.Checkpoint(c.Ctx, func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
 		if !ran {
 			ran = true
-			first = c.checkpointing(p, spread(in, at))
+			defer func(was bool) { c.Checkpointing = was }(c.Checkpointing)
+			c.Checkpointing = true
+			first = c.runPart(p, spread(in, at))
 			return slices.Clone(first)
 		}
-		n := again
-		n.Ctx, n.path = t, slices.Clone(again.path)
+		n := start
+		n.Ctx, n.path = t, slices.Clone(start.path)
 		ended := false
 		defer func() {
 			if !ended {
 				*c.failed = n.Path()
 			}
 		}()
-		out := n.inside(p, spread(in, at))
+		out := n.runPart(p, spread(in, at))
 		ended = true
 		return out
-	}, inputs, p.trained, c.shared()...)
+	}, inputs, p.trained, c.sharedParams()...)
 	if c.Skips != nil {
-		c.Skips.guard(inputs) // an output may be a view of one
+		c.Skips.guardStorage(inputs) // an output may be a view of one
 	}
 	for i, y := range first {
 		if k := slices.Index(first, y); k < i {
@@ -124,8 +125,8 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// shared lists the trainable parameters of the running module that other modules use too.
-func (c *Ctx) shared() (out []*torch.Tensor) {
+// sharedParams lists the trainable parameters of the running module that other modules use too.
+func (c *Ctx) sharedParams() (out []*torch.Tensor) {
 	if c.running == nil {
 		return nil
 	}
@@ -137,20 +138,12 @@ func (c *Ctx) shared() (out []*torch.Tensor) {
 	return out
 }
 
-// checkpointing does the first of two runs.
-func (c *Ctx) checkpointing(p part, xs []*torch.Tensor) []*torch.Tensor {
-	was := c.Checkpointing
-	c.Checkpointing = true
-	defer func() { c.Checkpointing = was }()
-	return c.inside(p, xs)
-}
-
-// inside runs a part with its own skips. Afterwards the context has its former skips again, also
-// when the part panics.
-func (c *Ctx) inside(p part, xs []*torch.Tensor) []*torch.Tensor {
+// runPart runs a part with its own skips. Afterwards, also after a panic, the context has its
+// former skips again.
+func (c *Ctx) runPart(p part, xs []*torch.Tensor) []*torch.Tensor {
 	around := c.Skips
 	c.Skips = p.store()
-	c.Skips.guard(xs)
+	c.Skips.guardStorage(xs)
 	defer func() {
 		c.Skips.Free()
 		c.Skips = around

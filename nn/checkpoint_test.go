@@ -152,7 +152,7 @@ var checkpointedModels = []struct {
 				nn.BatchNormConfig{}), nn.NewReLUInPlace())))
 	}, leaves([]int64{2, 3, 6, 6}), 9},
 	{"a bottleneck", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(nn.NewBottleneck(3, 2, 2)), wrap(nn.NewBottleneck(8, 2, 1)),
+		return nn.NewSequential(wrap(nn.NewBottleneck(3, 2, 8, 1, 2)), wrap(nn.NewBottleneck(8, 2, 8, 1, 1)),
 			nn.NewAdaptiveAvgPool2d(nn.Square(1)))
 	}, leaves([]int64{2, 3, 6, 6}), 20},
 	{"a transformer block", func(wrap wrapper) *nn.Sequential {

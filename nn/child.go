@@ -17,12 +17,14 @@ type child struct {
 // may run it. A module has one parent.
 func (b *Base) Child(name string, m Module) {
 	b.mustBeFree(name)
-	n := m.node()
-	require(n.parent == nil, "module %q is already part of another module; make a second one and Share "+
-		"its parameters",
-		n.name)
-	n.name, n.parent = name, b
+	m.node().setParent(b, name)
 	b.children = append(b.children, child{name, m})
+}
+
+func (b *Base) setParent(parent *Base, name string) {
+	require(b.parent == nil, "module %q is already part of another module; make a second one and Share "+
+		"its parameters", b.name)
+	b.name, b.parent = name, parent
 }
 
 func (b *Base) mustBeFree(name string) {
@@ -39,12 +41,12 @@ func (b *Base) declares(n *Base, deep bool) bool {
 	})
 }
 
-// mustRun refuses to run a layer that the running module has not declared. Its parameters would be
-// in no list, and it would draw the random numbers of any other layer without a name. With deep
-// a descendant may run as well.
+// mustRun refuses to run a layer that the running module has not declared. Its parameters would not
+// be listed, and it would draw the random numbers of other layers without a name. With deep a
+// descendant may run as well.
 //
-// Outside of all modules, as in a training loop that calls a model's Forward, a layer without a parent
-// counts as a model. A Ctx runs one such model: a second one would have no name of its own.
+// Outside of all modules, as in a training loop that calls a model's Forward, a layer without a
+// parent counts as a model. A Ctx runs one such model, as a second one would have the same path.
 func (c *Ctx) mustRun(l Layer, deep bool) {
 	n := l.node()
 	switch {
@@ -60,7 +62,7 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 	}
 }
 
-// typeOf is the type of a module without the wrappers of this package.
+// typeOf returns the type's name of a module without the wrappers of this package.
 func typeOf(m Module) string {
 	switch w := m.(type) {
 	case NamedLayer:
@@ -81,7 +83,7 @@ func typeOf(m Module) string {
 	return fmt.Sprintf("%T", m)
 }
 
-// require panics where a program is wrong, and the stack shows where.
+// require panics on a programming error.
 func require(ok bool, format string, args ...any) {
 	if !ok {
 		panic("nn: " + fmt.Sprintf(format, args...))
@@ -90,11 +92,10 @@ func require(ok bool, format string, args ...any) {
 
 // fail panics with the *torch.Error of a layer that cannot take xs.
 func (c *Ctx) fail(op string, xs []*torch.Tensor, format string, args ...any) {
-	panic(&torch.Error{Op: op, Args: torch.Describe(xs), Device: c.Device(), Message: fmt.Sprintf(format,
-		args...)})
+	panic(&torch.Error{Op: op, Args: torch.Describe(xs), Device: c.Device(),
+		Message: fmt.Sprintf(format, args...)})
 }
 
-// refuseInput is fail for one tensor.
 func (c *Ctx) refuseInput(op string, x *torch.Tensor, format string, args ...any) {
 	c.fail(op, []*torch.Tensor{x}, format, args...)
 }

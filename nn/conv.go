@@ -6,7 +6,6 @@ import (
 	"penstock.example/torch"
 )
 
-// conv is a convolution.
 type conv struct {
 	Base
 	Weight *Param
@@ -16,17 +15,16 @@ type conv struct {
 	args           []any // after input, weight and bias
 }
 
-// ConvConfig configures a convolution over images. The zero value is stride 1, no padding, no dilation,
-// one group, a bias.
+// ConvConfig configures a convolution over images. The zero value has a bias.
 type ConvConfig struct {
 	Stride   Pair  // zero is 1x1
-	Padding  Pair  // zeros on each side; so many pixels less on each side of a ConvTranspose2d's output
-	Dilation Pair  // zero is 1x1: the kernel's elements touch
-	Groups   int64 // of input and output channels that do not see each other; 0 is 1
+	Padding  Pair  // zeros added on each side; of a ConvTranspose2d pixels removed on each side
+	Dilation Pair  // zero is 1x1
+	Groups   int64 // of channels; each output group reads one input group; 0 is 1
 	NoBias   bool
-	// OutputPadding is the number of pixels added on one side of a ConvTranspose2d's output; less than
-	// the stride or the dilation. With a stride, images of several sizes give one size of a Conv2d; it
-	// says which.
+	// OutputPadding adds pixels at the bottom and on the right of a ConvTranspose2d's output, fewer
+	// than the stride or the dilation. It picks one of the image sizes that a Conv2d with this
+	// stride turns into the same size.
 	OutputPadding Pair
 }
 
@@ -36,29 +34,27 @@ type ConvConfig struct {
 func NewConv2d(in, out int64, kernel Pair, o ConvConfig) Layer {
 	stride, dilation, groups := o.defaults()
 	l := &conv{kind: "Conv2d", operator: ownConv2d, args: []any{stride[:], o.Padding[:], dilation[:], groups}}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in/groups*kernel[0]*kernel[1]), o.NoBias, out, out, in/groups,
-		kernel[0], kernel[1])
+	l.Weight, l.Bias = l.weightAndBias(o.NoBias, out, out, in/groups, kernel[0], kernel[1])
 	return l
 }
 
-// ownConv2d gives the bits of aten::conv2d. Of few positions it is a product of matrices, and its
-// backward adds to the gradient of the weight in place.
+// ownConv2d computes the bits of aten::conv2d. For few output positions it multiplies matrices, and
+// its backward adds to the gradient of the weight in place.
 const ownConv2d = "penstock::conv2d"
 
 func (o ConvConfig) defaults() (stride, dilation Pair, groups int64) {
-	return o.Stride.or(Square(1)), o.Dilation.or(Square(1)), cmp.Or(o.Groups, 1)
+	return cmp.Or(o.Stride, Square(1)), cmp.Or(o.Dilation, Square(1)), cmp.Or(o.Groups, 1)
 }
 
-// NewConvTranspose2d makes the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N, out,
-// H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + output padding + 1 (Zeiler et
-// al. 2010, "Deconvolutional Networks"). Its weight is [in, out/groups, height, width]. Weight and bias
-// start uniform within 1/sqrt(out/groups * height * width), as PyTorch's do.
+// NewConvTranspose2d makes the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N,
+// out, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + output padding + 1
+// (Zeiler et al. 2010, "Deconvolutional Networks"). Its weight is [in, out/groups, height, width].
+// Weight and bias start uniform within 1/sqrt(out/groups * height * width), as PyTorch's do.
 func NewConvTranspose2d(in, out int64, kernel Pair, o ConvConfig) Layer {
 	stride, dilation, groups := o.defaults()
 	l := &conv{kind: "ConvTranspose2d", operator: "aten::conv_transpose2d.input",
 		args: []any{stride[:], o.Padding[:], o.OutputPadding[:], groups, dilation[:]}}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(out/groups*kernel[0]*kernel[1]), o.NoBias, out, in, out/groups,
-		kernel[0], kernel[1])
+	l.Weight, l.Bias = l.weightAndBias(o.NoBias, out, in, out/groups, kernel[0], kernel[1])
 	return l
 }
 
@@ -68,18 +64,24 @@ type Conv1dConfig struct {
 	NoBias                            bool
 }
 
-// NewConv1d makes a cross-correlation over sequences: [N, in, L] to [N, out, L'], L' as H' of a Conv2d.
-// Its weight is [out, in/groups, kernel].
+// NewConv1d makes a cross-correlation over sequences: [N, in, L] to [N, out, L'], with L' as H' of
+// NewConv2d. Its weight is [out, in/groups, kernel].
 func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
 	groups := cmp.Or(o.Groups, 1)
 	l := &conv{kind: "Conv1d", operator: "aten::conv1d",
 		args: []any{cmp.Or(o.Stride, 1), o.Padding, cmp.Or(o.Dilation, 1), groups}}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in/groups*kernel), o.NoBias, out, out, in/groups, kernel)
+	l.Weight, l.Bias = l.weightAndBias(o.NoBias, out, out, in/groups, kernel)
 	return l
 }
 
-// weightAndBias declares a weight of a shape and a bias of out elements unless noBias is set.
-func (b *Base) weightAndBias(init Init, noBias bool, out int64, shape ...int64) (weight, bias *Param) {
+// weightAndBias declares a weight of a shape and, unless noBias is set, a bias of out elements. The
+// product of all sizes but the first is their fan-in.
+func (b *Base) weightAndBias(noBias bool, out int64, shape ...int64) (weight, bias *Param) {
+	fanIn := int64(1)
+	for _, n := range shape[1:] {
+		fanIn *= n
+	}
+	init := FanIn(fanIn)
 	weight = b.Param("weight", init, shape...)
 	if !noBias {
 		bias = b.Param("bias", init, out)

@@ -7,8 +7,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Ctx is the context of a forward: a torch.Ctx for the operators, and the state of the run. It belongs
-// to one goroutine.
+// Ctx is the context of a forward: a torch.Ctx for the operators, and the state of the run. It
+// belongs to one goroutine.
 type Ctx struct {
 	*torch.Ctx
 	Config
@@ -18,12 +18,10 @@ type Ctx struct {
 	path  []byte // full dotted name of the layer that runs
 	spans []span
 
-	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all
+	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all modules
 	model           *Base     // that was run outside of all modules; nil before the first
 	stashed, popped []SkipKey // by running
-	// failed is the path of the layer that panicked in a recomputation, shared by the contexts of all
-	// runs of a checkpoint
-	failed *string
+	failed          *string   // path of the layer that panicked in a recomputation; checkpoints share it
 }
 
 // Config is the state of the run.
@@ -44,12 +42,12 @@ type Config struct {
 	// Deferred gathers the statistics of a mini-batch's BatchNorms. Nil moves them with each
 	// micro-batch.
 	Deferred *Deferred
-	// Extras are the run's values that are no tensors, by name: a length, a mode, a table. They come
-	// with a batch (pipe.Batch.Extras) and go as they are to every layer and micro-batch:
+	// Extras are values that are no tensors, by name: a length, a mode, a table. They come with a
+	// batch (pipe.Batch.Extras), and every layer and micro-batch gets the same values:
 	//
 	//	width, ok := c.Extras["width"].(int)
 	//
-	// Layers on several goroutines read them at the same time: nobody changes them meanwhile.
+	// They must not change during the run, as layers on several goroutines read them.
 	Extras map[string]any
 	Loss   Loss            // what LossLayer computes; nil where no loss is run
 	Target []*torch.Tensor // of the micro-batch, for Loss
@@ -61,8 +59,8 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 	return &Ctx{Ctx: t, Config: o, seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset}
 }
 
-// Path is the full dotted name of the layer that is running, or that panicked: in forward, or when
-// Backward ran it again (Checkpointed).
+// Path is the full dotted name of the layer that is running, or that panicked in forward or in a
+// recomputation (Checkpointed).
 func (c *Ctx) Path() string {
 	if len(c.path) == 0 && c.failed != nil {
 		return *c.failed
@@ -76,8 +74,8 @@ type span struct {
 	from, to uint64
 }
 
-// LayerOf is the innermost layer that recorded the node with a sequence number, or "". It needs
-// Config.Spans.
+// LayerOf returns the innermost layer that recorded the autograd node with a sequence number, or
+// "". It needs Config.Spans.
 func (c *Ctx) LayerOf(sequence uint64) string {
 	for _, s := range c.spans { // inner layers first
 		if s.from <= sequence && sequence < s.to {
@@ -88,17 +86,17 @@ func (c *Ctx) LayerOf(sequence uint64) string {
 }
 
 // Run feeds x through layers that are children of the running module, one after the other. It frees
-// each intermediate as soon as the next one exists. Each layer draws random numbers from a seed of
-// its own: (run seed, micro-batch, full name). A layer that the running module has not declared
-// with Child fails as an operator does. Outside of all modules, in a loop of one's own, a layer
-// without a parent is a model. A Ctx runs one such model; RunNamed runs others under a name, and
-// layers of tuples.
+// each intermediate as soon as the next one exists. The seed of a layer's random numbers is derived
+// from the run's seed, the micro-batch and the layer's full name. A layer that the running module
+// has not declared with Child fails as an operator does. Outside of all modules a layer without a
+// parent is a model. A Ctx runs one such model; RunNamed runs others under a name, and layers of
+// tuples.
 func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
 	xs := c.runAll([]*torch.Tensor{x}, layers...)
-	if len(xs) != 1 {
-		return single(layers[len(layers)-1], xs)
+	if len(layers) == 0 {
+		return x
 	}
-	return xs[0]
+	return onlyTensor(layers[len(layers)-1], xs)
 }
 
 // runAll is Run for tuples.
@@ -112,8 +110,8 @@ func (c *Ctx) runAll(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	return xs
 }
 
-// RunNamed runs one layer under a name that is appended to the running path: a child of the running
-// module, or a descendant; outside of all modules any layer. It frees nothing.
+// RunNamed runs one layer under a name that is appended to Path. The layer is a child or descendant
+// of the running module, or any layer outside of all modules. RunNamed frees nothing.
 func (c *Ctx) RunNamed(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.mustRun(l.Layer, true)
 	return c.run(l, xs)
@@ -141,13 +139,13 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.Training = training && !l.node().eval
 	ys := c.apply(l.Layer, in)
 	c.Training = training
-	c.exist(xs, ys)
+	c.checkOutputs(xs, ys)
 	given := xs
 	if overwrites(l.Layer) {
 		given = nil
 	}
 	ys = c.denseOutputs(given, ys)
-	c.kept()
+	c.checkSkips()
 	if c.Spans {
 		name := l.Name
 		if length > 0 {
@@ -162,8 +160,8 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// denseOutputs makes the outputs of a layer dense, as they are after any cut. A repeated tensor
-// stays one. given are inputs that the layer may have returned unchanged.
+// denseOutputs makes the outputs of a layer dense, as a pipe does where it cuts the model. A
+// repeated tensor stays one tensor. given are inputs that the layer may have returned unchanged.
 func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 	out := ys
 	for i, y := range ys {
@@ -171,7 +169,7 @@ func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 			if out[k] != y {
 				out[i] = out[k]
 			}
-		} else if dense := engine.Border(c.Ctx, y, given...); dense != y {
+		} else if dense := engine.Boundary(c.Ctx, y, given...); dense != y {
 			if &out[0] == &ys[0] {
 				out = slices.Clone(ys)
 			}
@@ -196,10 +194,10 @@ func hashOn(h uint64, s string) uint64 {
 	return h
 }
 
-// Fork is a context for running the layers of the module that runs, at once or inside of Backward:
-// on t, with c's place in the model, seed, extras and statistics. Checkpointing and Recomputing of o are
-// added to c's, Spans and Skips take their place. It does not change with c
-// afterwards. Wrappers that run layers when they choose use it to be transparent; see FailedAt.
+// Fork returns a context on t that runs layers of the running module, now or inside of Backward, as
+// c would: with the same path, seed and Config. Only Spans and Skips are o's, and Checkpointing and
+// Recomputing are set where c or o sets them. Later changes of c do not affect the fork. It is for
+// wrappers that choose when layers run; see FailedAt.
 func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
 	if c.failed == nil {
 		c.failed = new(string)
@@ -211,7 +209,7 @@ func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
 	return &n
 }
 
-// FailedAt makes path, of a fork that has failed, what Path says.
+// FailedAt makes Path return path, the Path of a fork that has failed.
 func (c *Ctx) FailedAt(path string) {
 	if len(c.path) > 0 {
 		c.path = append(c.path[:0], path...)
@@ -222,8 +220,7 @@ func (c *Ctx) FailedAt(path string) {
 	*c.failed = path
 }
 
-// SharedBeyond lists the parameters, each once, that modules of m share with modules that are not
-// in m.
+// SharedBeyond lists the parameters that modules of m share with modules outside of m, each once.
 func SharedBeyond(m Module) []*Param {
 	uses := map[*Param]int{}
 	var order []*Param

@@ -4,33 +4,32 @@ import (
 	"penstock.example/torch"
 )
 
-// Deferred gathers the statistics of a mini-batch over its micro-batches, so that the running
-// statistics of every BatchNorm move once for each mini-batch, by the mean and the unbiased
-// variance of all its rows, as they would without micro-batches (deferred batch normalisation:
-// Huang et al. 2019, "GPipe", section 2.3). The layers compute the same: each
-// micro-batch is normalised by itself. Deferring is a mode of the run: models are not converted and
-// get no new state.
+// Deferred is deferred batch normalisation (Huang et al. 2019, "GPipe", section 2.3). It gathers
+// the statistics of the micro-batches, so that the running statistics of every BatchNorm move once
+// for each mini-batch, by the mean and the unbiased variance of all its rows. Outputs do not
+// change: each micro-batch is normalised by itself. Deferring is a mode of the run: models are not
+// converted and get no new state.
 //
-// Give one to the nn.Config of every micro-batch of a mini-batch, in order, then call Commit, or
-// Free if the mini-batch failed. It belongs to one goroutine at a time. The zero value is ready.
+// Set the same one in the Config of every micro-batch of a mini-batch, in order, then call Commit,
+// or Free if the mini-batch failed. It belongs to one goroutine at a time. The zero value is ready.
 type Deferred struct {
-	layers []*BatchNorm
-	of     map[*BatchNorm]*moments
+	layers  []*BatchNorm
+	byLayer map[*BatchNorm]*moments
 }
 
-// moments has the moments of the rows seen so far, float64 [channels], kept.
+// moments has the moments of the rows seen so far: kept float64 tensors [channels].
 type moments struct {
 	count     float64       // values for each channel
-	mean, sum *torch.Tensor // sum is of the squared distances from the mean
+	mean, sum *torch.Tensor // sum of the squared distances from the mean
 }
 
-// observe adds a micro-batch [N, channels, ...]: the pairwise update of Chan, Golub and LeVeque,
+// observe adds a micro-batch [N, channels, ...] by the pairwise update of Chan, Golub and LeVeque,
 // "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squared
-// deviations of a micro-batch are the deviations within each row plus those between the rows' means.
-// While it runs it holds a copy of x in float64.
+// deviations of a micro-batch are the deviations within each row plus the deviations of the rows'
+// means. It allocates a float64 copy of x.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
-	// batch_norm is not given the running statistics, and would not look
+	// batch_norm does not check this, as it is not given the running statistics
 	if want := b.RunningMean.Numel(); channels != want {
 		c.refuseInput("aten::batch_norm", x, "expected an input of %d channels, got %d", want, channels)
 	}
@@ -41,21 +40,18 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		mark := c.Mark()
 		defer func() { c.Release(mark) }()
 		rows := x.Size(0)
-		// in a channel of a row
-		values := x.Numel() / (rows * channels)
-		// [rows, channels]
+		values := x.Numel() / (rows * channels) // in a channel of a row
 		within, means := varMean(c, c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
-		// [channels]
 		between, mean := varMean(c, means, 0)
 		count := float64(rows * values)
 		sum := c.Add_(c.MulScalar(between, count), c.SumDim(within, []int64{0}, false), float64(values))
-		m := d.of[b]
+		m := d.byLayer[b]
 		if m == nil {
-			if d.of == nil {
-				d.of = map[*BatchNorm]*moments{}
+			if d.byLayer == nil {
+				d.byLayer = map[*BatchNorm]*moments{}
 			}
 			d.layers = append(d.layers, b)
-			d.of[b] = &moments{count, c.Keep(mean), c.Keep(sum)}
+			d.byLayer[b] = &moments{count, c.Keep(mean), c.Keep(sum)}
 			return
 		}
 		total := m.count + count
@@ -67,28 +63,28 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	})
 }
 
-// varMean is, over one dimension, the variance, divided by the number of values, and the mean.
+// varMean returns the biased variance and the mean over one dimension.
 func varMean(c *Ctx, x *torch.Tensor, dim int64) (variance, mean *torch.Tensor) {
 	out := c.Call("aten::var_mean.dim", x, []int64{dim}, false)
 	return out[0].(*torch.Tensor), out[1].(*torch.Tensor)
 }
 
-// Commit moves the running statistics of all layers that were run, and forgets the gathered moments.
-// If memory runs out none has moved.
+// Commit moves the running statistics of all layers that have run, and forgets the gathered
+// moments. If memory runs out it moves none.
 func (d *Deferred) Commit(c *Ctx) {
 	c.NoGrad(func() {
 		mark := c.Mark()
 		defer func() { c.Release(mark) }()
-		var from, to []*torch.Tensor // copied when all are there: copying takes no memory
+		var from, to []*torch.Tensor // copied at the end, which needs no memory
 		move := func(p *Param, t *torch.Tensor) {
 			from, to = append(from, t), append(to, p.Tensor())
 		}
 		for _, b := range d.layers {
-			m := d.of[b]
+			m := d.byLayer[b]
 			share := b.o.Momentum
 			move(b.NumBatchesTracked, c.AddInt_(c.Clone(b.NumBatchesTracked.Tensor()), 1))
-			move(b.RunningMean, b.RunningMean.towards(c, m.mean, share))
-			move(b.RunningVar, b.RunningVar.towards(c, c.MulScalar(m.sum, 1/(m.count-1)), share))
+			move(b.RunningMean, b.RunningMean.average(c, m.mean, share))
+			move(b.RunningVar, b.RunningVar.average(c, c.MulScalar(m.sum, 1/(m.count-1)), share))
 		}
 		for i := range from {
 			c.Copy_(to[i], from[i])
@@ -97,17 +93,17 @@ func (d *Deferred) Commit(c *Ctx) {
 	d.Free()
 }
 
-// towards is (1-share) p + share value.
-func (p *Param) towards(c *Ctx, value *torch.Tensor, share float64) *torch.Tensor {
+// average is (1-share) p + share value.
+func (p *Param) average(c *Ctx, value *torch.Tensor, share float64) *torch.Tensor {
 	return c.Add_(c.MulScalar(p.Tensor(), 1-share), c.To(value, p.DType()), share)
 }
 
 // Free forgets the gathered moments.
 func (d *Deferred) Free() {
-	for _, m := range d.of {
+	for _, m := range d.byLayer {
 		m.mean.Free()
 		m.sum.Free()
 	}
 	d.layers = nil
-	clear(d.of)
+	clear(d.byLayer)
 }

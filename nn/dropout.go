@@ -4,16 +4,15 @@ import (
 	"penstock.example/torch"
 )
 
-// dropout, in training, zeroes each element with probability p and scales the others by 1/(1-p)
-// (Srivastava et al. 2014). In evaluation, or with p = 0, it returns its input itself. Its mask
-// depends on the run's seed, the micro-batch and the layer's full name, so a recomputation
-// drops the same.
 type dropout struct {
 	Base
 	p float64
 }
 
-// NewDropout makes a Dropout. PyTorch's default for p is 0.5.
+// NewDropout makes a layer that in training zeroes each element with probability p and scales the
+// others by 1/(1-p) (Srivastava et al. 2014). In evaluation, or with p = 0, it returns its input
+// itself. The mask depends on the run's seed, the micro-batch and the layer's full name, so a
+// recomputation drops the same. PyTorch's default for p is 0.5.
 func NewDropout(p float64) Layer { return &dropout{p: p} }
 
 func (l *dropout) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
@@ -23,18 +22,15 @@ func (l *dropout) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Dropout(x, l.p)
 }
 
-// dropout2d, in training, zeroes each channel of each sample with probability p and scales the
-// others by 1/(1-p): [N, C, H, W] to the same (Tompson et al. 2015, "Efficient Object Localization
-// Using Convolutional Networks", section 3.2). All else is as for Dropout.
 type dropout2d struct {
 	Base
 	p float64
 }
 
-// NewDropout2d makes a Dropout2d. PyTorch's default for p is 0.5.
+// NewDropout2d is NewDropout for whole channels of images [N, C, H, W] (Tompson et al. 2015,
+// "Efficient Object Localization Using Convolutional Networks", section 3.2).
 func NewDropout2d(p float64) Layer { return &dropout2d{p: p} }
 
-// Forward multiplies by a torch.Ctx.Dropout of ones, one for each channel of each sample.
 func (l *dropout2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if !c.Training || l.p == 0 {
 		return x

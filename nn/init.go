@@ -25,6 +25,6 @@ func Uniform(bound float64) Init {
 	return func(c *torch.Ctx, t *torch.Tensor) { c.Uniform_(t, -bound, bound) }
 }
 
-// FanIn is PyTorch's default for the weights and biases of Linear and Conv2d: uniform within
-// 1/sqrt(fanIn). For weights it is what kaiming_uniform_(a=sqrt(5)) comes to.
+// FanIn is PyTorch's default for the weights and biases of Linear and Conv2d, uniform within
+// 1/sqrt(fanIn). For weights it equals kaiming_uniform_(a=sqrt(5)).
 func FanIn(fanIn int64) Init { return Uniform(1 / math.Sqrt(float64(max(fanIn, 1)))) }

@@ -14,19 +14,18 @@ type Linear struct {
 // NewLinear makes a Linear with a bias. Weight and bias start uniform within 1/sqrt(in).
 func NewLinear(in, out int64) *Linear {
 	l := &Linear{}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in), false, out, out, in)
+	l.Weight, l.Bias = l.weightAndBias(false, out, out, in)
 	return l
 }
 
 // NewLinearNoBias makes a Linear without a bias.
 func NewLinearNoBias(in, out int64) *Linear {
 	l := &Linear{}
-	l.Weight = l.Param("weight", FanIn(in), out, in)
+	l.Weight, _ = l.weightAndBias(true, out, out, in)
 	return l
 }
 
-// NewLinearShared makes a Linear with another module's parameter as its weight [out, in], and with a
-// bias of its own or without.
+// NewLinearShared makes a Linear whose weight [out, in] is another module's parameter.
 func NewLinearShared(weight *Param, bias bool) *Linear {
 	l := &Linear{}
 	l.Weight = l.Share("weight", weight)
@@ -37,29 +36,27 @@ func NewLinearShared(weight *Param, bias bool) *Linear {
 }
 
 func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	if l.Weight.Shared() { // autograd sums the gradients of several uses, on one stage as on several
+	if l.Weight.Shared() { // autograd then sums the gradients of the uses in one order, on any stages
 		return c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor())
 	}
 	return c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor())
 }
 
-// linearTransposed is y = x W + b over the last dimension, [*, in] to [*, out]: a Linear
-// with a transposed weight. GPT-2's code has these, under the name of Conv1D.
+// linearTransposed is y = x W + b over the last dimension: GPT-2's Conv1D.
 type linearTransposed struct {
 	Base
 	Weight *Param // [in, out]
 	Bias   *Param // [out]
 }
 
-// NewLinearTransposed makes a LinearTransposed. Weight and bias start uniform within 1/sqrt(in), as
-// in a Linear.
+// NewLinearTransposed makes a Linear with a transposed weight [in, out], as GPT-2's code has them
+// under the name of Conv1D. Weight and bias start as NewLinear's.
 func NewLinearTransposed(in, out int64) Layer {
 	l := &linearTransposed{}
-	l.Weight, l.Bias = l.weightAndBias(FanIn(in), false, out, in, out)
+	l.Weight, l.Bias = l.Param("weight", FanIn(in), in, out), l.Param("bias", FanIn(in), out)
 	return l
 }
 
-// Forward is aten::linear with a view of the weight.
 func (l *linearTransposed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Linear(x, c.Transpose(l.Weight.Tensor(), 0, 1), l.Bias.Tensor())

@@ -6,31 +6,30 @@ import (
 	"penstock.example/torch"
 )
 
-// Loss compares an output with a target and gives a scalar. Like a layer it must depend on nothing
-// but its arguments. A loss that runs layers embeds Base and declares them with Child; their
-// parameters are not the model's, and the caller's to Materialise.
+// Loss compares an output with a target and gives a scalar. Like a layer it must depend only on its
+// arguments. A loss that runs layers embeds Base and declares them with Child. Their parameters do
+// not belong to the model: the caller must Materialise them.
 type Loss interface {
 	// Forward computes the loss of a micro-batch: output [rows, ...], target [rows, ...].
 	Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
-	// Reduction says how rows are combined, ReduceMean or ReduceSum; a pipe weights the means of
-	// micro-batches by their rows.
+	// Reduction says how rows are combined. A pipe weights the means of micro-batches by their
+	// rows.
 	Reduction() torch.Reduction
 }
 
-// TupleLoss makes a Loss of a function that compares the tuple that the model gives with a tuple of
-// targets, as Tuple makes a layer. l gives the reduction, and the children if it embeds Base. forward is
-// usually a method of l:
+// TupleLoss makes a Loss of a function that compares the model's tuple of outputs with a tuple of
+// targets. l has the reduction, and the children if it embeds Base. forward is usually its method:
 //
 //	nn.TupleLoss(l, l.forward)
-func TupleLoss(l reducing, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
+func TupleLoss(l reducer, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
 	return &tupleLoss{l, forward}
 }
 
-// reducing says how a loss combines rows; see Loss.
-type reducing interface{ Reduction() torch.Reduction }
+// reducer says how a loss combines rows; see Loss.
+type reducer interface{ Reduction() torch.Reduction }
 
 type tupleLoss struct {
-	reducing
+	reducer
 	forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor
 }
 
@@ -38,8 +37,8 @@ func (l *tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor 
 	return l.forward(c, []*torch.Tensor{output}, []*torch.Tensor{target})
 }
 
-// RunLoss computes the loss of a micro-batch, of one tensor or of tuples. A result that is no single
-// number fails as an operator does.
+// RunLoss computes the loss of a micro-batch. It fails as an operator does if the result is not a
+// scalar.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	both := slices.Concat(outputs, targets)
 	running := c.running
@@ -50,8 +49,7 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	} else {
 		if len(outputs) != 1 || len(targets) != 1 {
 			c.fail("loss", both, "the model gives a tuple of %d and the batch has a tuple of %d targets; "+
-				"the loss compares one tensor with one, make it with nn.TupleLoss", len(outputs),
-				len(targets))
+				"make the loss with nn.TupleLoss", len(outputs), len(targets))
 		}
 		loss = l.Forward(c, outputs[0], targets[0])
 	}
@@ -67,7 +65,7 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 func moduleOf(l Loss) Module {
 	inner := any(l)
 	if t, ok := l.(*tupleLoss); ok {
-		inner = t.reducing
+		inner = t.reducer
 	}
 	if m, ok := inner.(Module); ok {
 		return m
@@ -75,15 +73,14 @@ func moduleOf(l Loss) Module {
 	return &lossLayer{}
 }
 
-// LossLayer returns the layer "loss", which computes the loss of a context (Config.Loss) from what
-// a model gives and from the context's targets. After the layers of a model it is a layer like any
-// other. It has no parameters.
+// LossLayer returns the layer "loss", to be run after the layers of a model. It computes
+// Config.Loss from its input and Config.Target. It has no parameters.
 func LossLayer() NamedLayer {
 	l := &lossLayer{}
 	return NamedLayer{Name: "loss", Layer: Tuple(l, l.forward)}
 }
 
-// lossLayer is the layer of LossLayer. It also stands for a loss that is no module.
+// lossLayer is LossLayer's layer. It also stands for a loss that is no module.
 type lossLayer struct{ Base }
 
 func (l *lossLayer) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {

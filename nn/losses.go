@@ -10,13 +10,13 @@ import (
 // LossConfig configures a loss. The zero value is PyTorch's default.
 type LossConfig struct {
 	Sum bool // add up instead of averaging
-	// Weight weighs the targets of a loss of classes by their class, and the positive answers of
-	// BCEWithLogits by their place in the last dimension (PyTorch's pos_weight).
+	// Weight has a weight for each class. For BCEWithLogits it has a weight of positive targets for
+	// each index in the last dimension (PyTorch's pos_weight).
 	Weight []float32
-	// LabelSmoothing of CrossEntropy spreads a share of the target, from 0 to 1, over all classes (Szegedy
-	// et al. 2016, section 7).
+	// LabelSmoothing, from 0 to 1, is the share of CrossEntropy's target that is spread over all
+	// classes (Szegedy et al. 2016, section 7).
 	LabelSmoothing float64
-	// IgnoreIndex of a loss of classes leaves out targets of this class; nil is -100.
+	// IgnoreIndex is the class whose targets CrossEntropy and NLL leave out; nil is -100.
 	IgnoreIndex *int64
 }
 
@@ -39,34 +39,33 @@ func newLoss(operator string, classes bool, o []LossConfig, args ...any) Loss {
 // CrossEntropy is the mean of -log softmax(output)[target]: scores of classes [N, C] or [N, C, ...]
 // against int64 classes [N] or [N, ...].
 //
-// The mean is over the targets that are not ignored, each weighed by its class. With IgnoreIndex or
-// Weight the means of micro-batches, weighed by rows, are therefore not the mean of the whole
-// batch. The sum is the same however a batch is split.
+// The mean is over the targets that are not ignored, each weighted by its class. With IgnoreIndex
+// or Weight the means of micro-batches, weighted by rows, therefore do not combine to the mean of
+// the whole batch. The sum is the same however a batch is split.
 func CrossEntropy(o ...LossConfig) Loss { return newLoss("aten::cross_entropy_loss", true, o) }
 
-// NLL is CrossEntropy of logarithms of probabilities, such as LogSoftmax(1) gives. It has no
-// LabelSmoothing.
+// NLL is CrossEntropy of log-probabilities, such as LogSoftmax(1) gives, without LabelSmoothing.
 func NLL(o ...LossConfig) Loss { return newLoss("aten::nll_loss_nd", true, o) }
 
-// MSE is the mean of (output - target)^2 over all elements. In all losses of elements output and
-// target have one shape: [N, 1] against [N], which libtorch would broadcast, is refused.
+// MSE is the mean of (output - target)^2 over all elements. MSE, L1, Huber and BCEWithLogits need
+// an output and a target of one shape: [N, 1] against [N], which libtorch would broadcast, is
+// refused.
 func MSE(o ...LossConfig) Loss { return newLoss("aten::mse_loss", false, o) }
 
 // L1 is the mean of |output - target| over all elements.
 func L1(o ...LossConfig) Loss { return newLoss("aten::l1_loss", false, o) }
 
 // Huber is the mean over all elements of d^2 / 2 where d = |output - target| is at most delta, and
-// delta (d - delta / 2) elsewhere (Huber 1964, "Robust Estimation of a Location Parameter"). PyTorch's
-// default for delta is 1.
+// delta (d - delta / 2) elsewhere (Huber 1964, "Robust Estimation of a Location Parameter").
+// PyTorch's default for delta is 1.
 func Huber(delta float64, o ...LossConfig) Loss { return newLoss("aten::huber_loss", false, o, delta) }
 
-// BCEWithLogits is the mean over all elements of the binary cross-entropy of sigmoid(output) and a target
-// from 0 to 1, computed without overflow.
+// BCEWithLogits is the mean over all elements of the binary cross-entropy of sigmoid(output) and a
+// target from 0 to 1, computed without overflow.
 func BCEWithLogits(o ...LossConfig) Loss { return newLoss(withLogits, false, o) }
 
 const withLogits = "aten::binary_cross_entropy_with_logits"
 
-// Reduction is torch.ReduceMean, or torch.ReduceSum.
 func (l *operatorLoss) Reduction() torch.Reduction {
 	if l.Sum {
 		return torch.ReduceSum
@@ -74,7 +73,6 @@ func (l *operatorLoss) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
-// Forward is the operator, and of classes on CUDA the operator on rows [M, C].
 func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	both := []*torch.Tensor{output, target}
 	if !l.classes && !slices.Equal(output.Shape(), target.Shape()) {
@@ -85,7 +83,7 @@ func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tens
 	}
 	mark := c.Mark()
 	var weight *torch.Tensor
-	if l.Weight != nil { // a loss belongs to no device
+	if l.Weight != nil { // copied here, as a loss belongs to no device
 		weight = engine.FromPinned(c.Ctx, l.Weight)
 	}
 	args := []any{output, target}

@@ -8,29 +8,29 @@ import (
 	"penstock.example/torch"
 )
 
-// Modes of a part of a model: frozen parameters, and layers that run as in evaluation. They are set
+// A part of a model has modes: frozen parameters, and layers that run as in evaluation. Set them
 // between runs, and alike in all processes that share the model.
 
-// Freeze makes the parameters of m constants: they have no gradients, which are dropped, and no
-// update changes them. A tied parameter is frozen wherever it is used. Batch norms of m still move
-// their running statistics in training, as PyTorch's do; Eval keeps these too.
+// Freeze makes the parameters of m constants without gradients, which no update changes. A tied
+// parameter is frozen wherever it is used. As in PyTorch, the batch norms of m still move their
+// running statistics in training; Eval stops that.
 func Freeze(m Module) {
 	for _, p := range State(m) {
 		p.SetTrainable(false)
 	}
 }
 
-// Unfreeze makes all parameters of m trainable, those frozen one by one as well.
+// Unfreeze makes all parameters of m trainable.
 func Unfreeze(m Module) {
 	for _, p := range State(m) {
 		p.SetTrainable(true)
 	}
 }
 
-// TrainOnly trains the layers of m, by their full names (Layers), that one of the patterns matches, in
-// which * stands for any text. All others are frozen and run as in evaluation, as Freeze and Eval do; a
-// parameter that is tied to a trained layer's is trained. It returns an error, and changes nothing,
-// if a pattern matches no layer with parameters.
+// TrainOnly trains the layers of m whose full name (Layers) matches a pattern, in which * stands
+// for any text. Freeze and Eval apply to all other layers, but a parameter tied to a trained layer
+// is trained. If a pattern matches no layer with parameters, it returns an error and changes
+// nothing.
 func TrainOnly(m *Sequential, patterns ...string) error {
 	layers := m.Layers()
 	trained := make([]bool, len(layers))
@@ -47,12 +47,11 @@ func TrainOnly(m *Sequential, patterns ...string) error {
 		}
 		if !found {
 			return fmt.Errorf("nn: TrainOnly: no layer with parameters is named %q; there are %s, and "+
-				"the last is %s",
-				pattern, some(names), names[len(names)-1])
+				"the last is %s", pattern, firstFew(names), names[len(names)-1])
 		}
 	}
 	Freeze(m)
-	Train(m) // also what the layers stand in, whose evaluation would be theirs
+	Train(m) // also the containers of the layers
 	for i, l := range layers {
 		if trained[i] {
 			Unfreeze(l.Layer)
@@ -63,8 +62,8 @@ func TrainOnly(m *Sequential, patterns ...string) error {
 	return nil
 }
 
-// Eval makes the layers of m run as in evaluation where a run trains: dropout drops nothing, batch
-// norm uses its running statistics and keeps them. Gradients go through as ever.
+// Eval makes the layers of m run as in evaluation even in training: dropout drops nothing, batch
+// norm uses its running statistics and does not move them. Gradients pass as before.
 func Eval(m Module) { setEval(m, true) }
 
 // Train undoes Eval.
@@ -78,8 +77,8 @@ func setEval(m Module, on bool) {
 	}
 }
 
-// Modes lists what Freeze and Eval have set on a module and its parts. What depends on it, such as a
-// plan, holds as long as the list is the same.
+// Modes lists the settings of Freeze and Eval on a module and its parts. A plan is valid as long as
+// the list stays the same.
 func Modes(m Module) []bool {
 	b := m.node()
 	modes := []bool{b.eval}
@@ -92,9 +91,9 @@ func Modes(m Module) []bool {
 	return modes
 }
 
-// CopyBuffers copies the buffers that exist, such as running statistics, and returns a function that
-// puts the values back unseen by autograd. The copy lies in Go's memory: no device's account
-// counts it. Nobody may change the buffers meanwhile.
+// CopyBuffers copies the values of the buffers that exist, such as running statistics, to Go's
+// memory, which no device's account counts. restore puts them back without autograd noticing.
+// Nobody may change the buffers during either call.
 func CopyBuffers(buffers []NamedParam) (restore func()) {
 	values := make([][]byte, len(buffers))
 	for i, p := range buffers {
@@ -112,9 +111,8 @@ func CopyBuffers(buffers []NamedParam) (restore func()) {
 	}
 }
 
-// OrRestore runs f. If f panics or ends its goroutine, the buffers of m get the values back that
-// they had before, to the bit, whoever changed them. Use it for forwards and steps outside of a
-// pipe; a pipe's runs do this by themselves:
+// OrRestore runs f. If f panics or ends its goroutine, the buffers of m get back their values from
+// before, to the bit. A pipe's runs do this by themselves; outside of a pipe write
 //
 //	err := torch.Try(func() { nn.OrRestore(model, func() { step(model) }) })
 func OrRestore(m Module, f func()) {

@@ -11,12 +11,11 @@ type Module interface {
 	node() *Base
 }
 
-// Layer is a module that turns one tensor into another. Tuple makes one of several tensors.
+// Layer is a module that turns one tensor into another. Tuple makes a layer of tuples of tensors.
 //
-// Forward must depend on nothing but x, the parameters and c: it is called again, on the same
-// input, when activations are recomputed. It must not keep x or its result, nor start
-// goroutines that use c. Operators that fail panic; the caller adds coordinates and makes it an
-// error.
+// Forward must depend only on x, the parameters and c, as a recomputation calls it again. It must
+// not keep x or its result, nor start goroutines that use c. An operator that fails panics; the
+// caller of Forward adds the layer's path and returns an error.
 type Layer interface {
 	Module
 	Forward(c *Ctx, x *torch.Tensor) *torch.Tensor
@@ -25,12 +24,12 @@ type Layer interface {
 // Base is embedded by every module. Its zero value is ready.
 type Base struct {
 	name     string // in the parent
-	parent   *Base  // nil of a model, which has none
+	parent   *Base  // nil for a model
 	params   []named
 	children []child
 	stashes  []SkipKey
 	pops     []SkipKey
-	eval     bool // runs as in evaluation where a run trains; see Eval
+	eval     bool // see Eval
 }
 
 type named struct {
@@ -50,11 +49,11 @@ func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64)
 	return b.declare(name, &Param{shape: shape, dtype: dtype, init: init, buffer: true})
 }
 
-// Share declares a parameter that another module has declared, such as an embedding that is the
-// weight of a network's head as well, and returns the handle through which this module is to use
-// it. The parameter is listed, counted, saved and stepped once, under the name that
-// comes first in the model. Where a pipe puts the modules on different stages it lives on the first
-// of them; the handles on the others are copies that send their gradients there.
+// Share declares a parameter of another module, such as an embedding that is also the weight of a
+// network's head, and returns the handle through which this module uses it. The parameter is
+// listed, counted, saved and stepped once, under the name that comes first in the model. If a pipe
+// puts the modules on different stages, the parameter lives on the first of these stages; the
+// others have copies, which send their gradients there.
 func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
 
 func (b *Base) declare(name string, p *Param) *Param {
@@ -71,7 +70,7 @@ type NamedParam struct {
 }
 
 // State lists the parameters and buffers of m in the order of declaration, depth first. A shared
-// one is listed once, under its first name.
+// parameter is listed once, under its first name.
 func State(m Module) []NamedParam {
 	seen := map[*Param]bool{}
 	var out []NamedParam
@@ -84,8 +83,8 @@ func State(m Module) []NamedParam {
 	return out
 }
 
-// Shared lists m's handles on parameters that several modules use, in State's order. The other modules
-// need not be in m.
+// Shared lists m's handles on parameters that several modules use, in m or outside, in State's
+// order.
 func Shared(m Module) []NamedParam {
 	var out []NamedParam
 	walk(m, "", func(name string, p *Param) {
@@ -116,8 +115,8 @@ func walk(m Module, prefix string, visit func(name string, p *Param)) {
 	}
 }
 
-// join is the full name of a name in a module. An empty name adds nothing, so that a parameter can have
-// its module's name and a child its parent's.
+// join returns the full name of a name in a module. An empty name adds nothing, so that a parameter
+// can have its module's name and a child its parent's.
 func join(module, name string) string {
 	if module == "" || name == "" {
 		return module + name

@@ -57,7 +57,8 @@ func TestStateListsByDeclaration(t *testing.T) {
 }
 
 func TestLayersFlattensSequentialsOnly(t *testing.T) {
-	s := network().Add("block", nn.NewBasicBlock(4, 8, 2)) // holds a Sequential, and stays whole
+	block := nn.NewBasicBlock(4, 8, 2)
+	s := network().Add("block", nn.Tuple(block, block.ForwardTuple)) // holds a Sequential, and stays whole
 	var got []string
 	for _, l := range s.Layers() {
 		got = append(got, l.Name)

@@ -15,9 +15,9 @@ func (b *Base) affine(none bool, shape ...int64) (weight, bias *Param) {
 	return b.Param("weight", Ones, shape...), b.Param("bias", Zeros, shape...)
 }
 
-// NormConfig configures a norm. The zero value is PyTorch's default, except of an InstanceNorm2d.
+// NormConfig configures a norm. The zero value is PyTorch's default, except for NewInstanceNorm2d.
 type NormConfig struct {
-	Eps      float64 // added to the variance; 0 is 1e-5, and 2^-23, float32's epsilon, of an RMSNorm
+	Eps      float64 // added to the variance; 0 is 1e-5, and for RMSNorm float32's epsilon, 2^-23
 	NoAffine bool    // no weight and bias
 }
 
@@ -27,24 +27,22 @@ type norm struct {
 	Weight, Bias *Param // nil with NoAffine
 
 	kind, operator string
-	over           any // the shape that is normalised, or the number of groups
+	over           any // the normalised shape, or the number of groups
 	eps            float64
-	check          func(c *Ctx, x *torch.Tensor) // nil for what libtorch checks
+	check          func(c *Ctx, x *torch.Tensor) // nil if libtorch checks all
 }
 
-// Forward is the operator. Under autocast, with a weight, it normalises in the weight's type
-// and gives that, as the other norms do.
 func (l *norm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if l.check != nil {
 		l.check(c, x)
 	}
-	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+	return c.runInWeightType(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		return c.Op(l.operator, x, l.over, l.Weight.Tensor(), l.Bias.Tensor(), l.eps)
 	})
 }
 
-// NewLayerNorm makes a layer that normalises over the last len(shape) dimensions, which must have these
-// sizes, to mean 0 and variance 1, then scales and shifts each element (Ba, Kiros and Hinton 2016).
+// NewLayerNorm makes a layer that normalises over the last dimensions, which must have the sizes
+// shape, to mean 0 and variance 1, then scales and shifts each element (Ba, Kiros and Hinton 2016).
 func NewLayerNorm(shape []int64, o NormConfig) Layer {
 	l := &norm{kind: "LayerNorm", operator: "aten::layer_norm", over: slices.Clone(shape),
 		eps: cmp.Or(o.Eps, 1e-5)}
@@ -52,34 +50,32 @@ func NewLayerNorm(shape []int64, o NormConfig) Layer {
 	return l
 }
 
-// precisely runs a norm on x in the type of its weight. Under autocast the result of a product is
-// bfloat16, which libtorch 1.13 does not scale by float32 on a CPU; on a GPU autocast itself has
-// these norms in float32.
-func (c *Ctx) precisely(x *torch.Tensor, weight *Param,
+// runInWeightType runs a norm on x in the type of its weight, if it has one. Under autocast x may
+// be bfloat16, which libtorch 1.13 cannot scale by float32 on a CPU; on a GPU autocast runs these
+// norms in float32 anyway.
+func (c *Ctx) runInWeightType(x *torch.Tensor, weight *Param,
 	run func(x *torch.Tensor) *torch.Tensor) *torch.Tensor {
 	if c.Autocast() == torch.AutocastOff || weight == nil || x.DType() == weight.DType() {
 		return run(x)
 	}
-	precise := c.To(x, weight.DType())
-	defer precise.Free() // where the graph does not keep it
-	return run(precise)
+	converted := c.To(x, weight.DType())
+	defer converted.Free() // the graph keeps what it needs
+	return run(converted)
 }
 
-// rmsNorm divides by the root of the mean square over the last dimensions, then scales each element
-// (Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4, with eps as
-// PyTorch's RMSNorm has it):
-//
-//	y = x / sqrt(mean(x^2) + eps) * weight
 type rmsNorm struct {
 	Base
-	Weight *Param // of the normalised shape; nil with NoAffine
+	Weight *Param // nil with NoAffine
 
-	shape []int64
+	shape []int64 // the normalised shape
 	eps   float64
 }
 
-// NewRMSNorm makes an RMSNorm over the last len(shape) dimensions, which must have these sizes. The
-// weight starts at 1.
+// NewRMSNorm makes a layer that divides by the root mean square over the last dimensions, which
+// must have the sizes shape, then scales each element (Zhang and Sennrich 2019, "Root Mean Square
+// Layer Normalization", equation 4, with eps as in PyTorch's RMSNorm):
+//
+//	y = x / sqrt(mean(x^2) + eps) * weight
 func NewRMSNorm(shape []int64, o NormConfig) Layer {
 	l := &rmsNorm{shape: slices.Clone(shape), eps: cmp.Or(o.Eps, 0x1p-23)}
 	if !o.NoAffine {
@@ -88,7 +84,7 @@ func NewRMSNorm(shape []int64, o NormConfig) Layer {
 	return l
 }
 
-// Forward is made of several operators: libtorch 1.13 has none.
+// Forward runs several operators, as libtorch 1.13 has no RMSNorm.
 func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	if n := len(shape) - len(l.shape); n < 0 || !slices.Equal(shape[n:], l.shape) {
@@ -98,11 +94,10 @@ func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	for i := range dims {
 		dims[i] = int64(i) - int64(len(dims))
 	}
-	return c.precisely(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
+	return c.runInWeightType(x, l.Weight, func(x *torch.Tensor) *torch.Tensor {
 		mark := c.Mark()
-		scale := c.Op("aten::rsqrt_", c.AddScalar_(c.Op("aten::mean.dim", c.Mul(x, x), dims, true, nil),
-			l.eps))
-		y := c.Mul(x, scale)
+		square := c.Op("aten::mean.dim", c.Mul(x, x), dims, true, nil)
+		y := c.Mul(x, c.Op("aten::rsqrt_", c.AddScalar_(square, l.eps)))
 		if l.Weight != nil {
 			y = c.Mul(y, l.Weight.Tensor())
 		}
@@ -111,10 +106,10 @@ func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	})
 }
 
-// NewGroupNorm makes a layer that normalises groups of channels of each sample to mean 0 and variance 1,
-// then scales and shifts each channel: [N, channels, ...] to the same (Wu and He 2018). The groups must
-// divide the channels. It does the same in training and evaluation and knows no other samples, so
-// micro-batches change nothing.
+// NewGroupNorm makes a layer that normalises groups of channels of each sample to mean 0 and
+// variance 1, then scales and shifts each channel: [N, channels, ...] to the same (Wu and He 2018).
+// channels must be a multiple of groups. The result of a sample does not depend on other samples,
+// and so not on the number of micro-batches.
 func NewGroupNorm(groups, channels int64, o NormConfig) Layer {
 	l := &norm{kind: "GroupNorm", operator: "aten::group_norm", over: groups, eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
@@ -130,10 +125,9 @@ func NewGroupNorm(groups, channels int64, o NormConfig) Layer {
 	return l
 }
 
-// NewInstanceNorm2d makes a layer that normalises each channel of each sample to mean 0 and variance 1:
-// [N, channels, H, W] to the same (Ulyanov et al. 2016). It is a group norm with a group for each
-// channel, which takes half the time of aten::instance_norm on a CPU. It has no running statistics.
-// PyTorch's default is NoAffine.
+// NewInstanceNorm2d makes a group norm with a group for each channel: [N, channels, H, W] to the
+// same (Ulyanov et al. 2016). On a CPU it takes half the time of aten::instance_norm. It has no
+// running statistics. PyTorch's default is NoAffine.
 func NewInstanceNorm2d(channels int64, o NormConfig) Layer {
 	return NewGroupNorm(channels, channels, o)
 }

@@ -7,19 +7,17 @@ import (
 )
 
 // On CUDA some kernels of libtorch add in an order that changes from run to run: losses of classes
-// [N, C, ...], and the backwards of adaptive pools and of bilinear interpolation. There other
-// operators compute them, which give the same bits each time.
+// [N, C, ...], and the backwards of adaptive pools and of bilinear interpolation. This file has
+// replacements that give the same bits each time.
 
-// unordered reports whether such kernels add in no fixed order on the context's device. Tests
-// replace it.
+// unordered reports whether the context's device needs the replacements. Tests replace it.
 var unordered = func(c *Ctx) bool { return c.Device().Kind == torch.KindCUDA }
 
-// classRows returns what a loss of classes compares: output and target, or on CUDA an output
-// [N, C, ...] as rows [M, C] and its target as [M].
+// classRows returns output and target for a loss of classes. On CUDA an output [N, C, ...] becomes
+// rows [M, C], and its target [M].
 func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tensor) {
 	shape := output.Shape()
-	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(),
-		slices.Delete(slices.Clone(shape), 1, 2)) {
+	if !unordered(c) || len(shape) < 3 || !slices.Equal(target.Shape(), slices.Concat(shape[:1], shape[2:])) {
 		return output, target
 	}
 	flatten := func(t *torch.Tensor, start, end int) *torch.Tensor {
@@ -28,12 +26,12 @@ func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tenso
 	return flatten(c.Transpose(flatten(output, 2, -1), 1, 2), 0, 1), flatten(target, 0, -1)
 }
 
-// resized resizes images [N, C, H, W] by two products: a matrix times each image times a matrix. along
-// resizes one dimension alone, 0 or 1. Applied to the identity it gives that dimension's matrix.
-func resized(c *Ctx, x *torch.Tensor, along func(image *torch.Tensor, dim int) *torch.Tensor) *torch.Tensor {
+// resize resizes images [N, C, H, W] by two products: a matrix times each image times a matrix.
+// along resizes one dimension of an image, 0 or 1. Applied to the identity it gives the matrix.
+func resize(c *Ctx, x *torch.Tensor, along func(image *torch.Tensor, dim int) *torch.Tensor) *torch.Tensor {
 	defer c.SetAutocast(c.SetAutocast(torch.AutocastOff))
 	mark, dtype := c.Mark(), x.DType()
-	if dtype.Size() == 2 { // has too few digits for the matrices
+	if dtype.Size() == 2 { // too few digits for the matrices
 		x = c.To(x, torch.Float32)
 	}
 	matrix := func(dim int) *torch.Tensor {

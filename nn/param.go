@@ -15,12 +15,12 @@ type Param struct {
 	trainable bool
 	buffer    bool
 	value     *torch.Tensor
-	owner     *Param // of a tie, which has nothing of its own but a replica; nil for a parameter itself
-	ties      int
+	owner     *Param // of a handle made by Base.Share, which has only a replica of its own; else nil
+	ties      int    // number of such handles
 	replica   *torch.Tensor
 }
 
-// tie makes another handle on the parameter.
+// tie makes another handle on the parameter; see Base.Share.
 func (p *Param) tie() *Param {
 	require(p != nil, "Share: the parameter is nil; a layer made without it has none to share")
 	owner := p.Owner()
@@ -28,7 +28,8 @@ func (p *Param) tie() *Param {
 	return &Param{shape: owner.shape, dtype: owner.dtype, buffer: owner.buffer, owner: owner}
 }
 
-// Owner is the parameter that a handle made by Base.Share stands for, and p itself if it is none.
+// Owner returns the parameter behind a handle made by Base.Share, and p itself if it is no such
+// handle.
 func (p *Param) Owner() *Param {
 	if p.owner != nil {
 		return p.owner
@@ -39,10 +40,10 @@ func (p *Param) Owner() *Param {
 // Shared reports whether more than one module uses the parameter.
 func (p *Param) Shared() bool { return p.Owner().ties > 0 }
 
-// Replicate gives a parameter, or a handle on a shared one, a replica of the value: a leaf with a gradient
-// of its own. Nil removes it. The replica stays the caller's, who keeps it equal to the value and adds
-// its gradient to the value's. A pipe uses replicas to put a parameter on two stages, and package
-// profile to measure a layer on another device than its parameters are on.
+// Replicate sets a replica of the value, a leaf with its own gradient that Tensor returns from now
+// on. Nil removes it. The caller owns the replica, keeps it equal to the value and adds its
+// gradient to the value's. A pipe uses replicas to put a parameter on two stages, package profile
+// to measure a layer on another device.
 func (p *Param) Replicate(t *torch.Tensor) {
 	if t != nil {
 		p.mustHold(t)
@@ -50,7 +51,6 @@ func (p *Param) Replicate(t *torch.Tensor) {
 	p.replica = t
 }
 
-// Replica is the replica that Replicate set, or nil.
 func (p *Param) Replica() *torch.Tensor { return p.replica }
 
 // Shape is the declared shape. The caller must not change it.
@@ -69,12 +69,13 @@ func (p *Param) Numel() int64 {
 func (p *Param) Bytes() int64       { return p.Numel() * p.DType().Size() }
 func (p *Param) DType() torch.DType { return p.Owner().dtype }
 
-// IsBuffer reports whether the parameter is saved but never trained, Trainable whether it has a gradient.
+// IsBuffer reports whether the parameter is saved but never trained, Trainable whether it is
+// trained.
 func (p *Param) IsBuffer() bool  { return p.buffer }
 func (p *Param) Trainable() bool { return p.Owner().trainable }
 
-// SetTrainable makes the parameter a constant, and drops its gradient, or trainable again. A buffer never
-// is. It is called between runs.
+// SetTrainable makes the parameter trainable, or a constant without a gradient. A buffer is never
+// trainable. Call it between runs.
 func (p *Param) SetTrainable(on bool) {
 	p = p.Owner()
 	p.trainable = on && !p.buffer
@@ -87,14 +88,11 @@ func (p *Param) SetTrainable(on bool) {
 	p.value.SetRequiresGrad(p.trainable)
 }
 
-// SetInit replaces the initialiser, for networks whose layers start from other values than their
-// defaults. Call it before the parameter is materialised.
-func (p *Param) SetInit(init Init) {
-	p.Owner().init = init
-}
+// SetInit replaces the initialiser. Call it before the parameter is materialised.
+func (p *Param) SetInit(init Init) { p.Owner().init = init }
 
-// Tensor is the value, owned by the model; nil for a nil Param, so that optional parameters pass
-// straight to operators.
+// Tensor returns the replica or else the value, owned by the model. It returns nil for a nil Param,
+// so that optional parameters can be passed straight to operators.
 func (p *Param) Tensor() *torch.Tensor {
 	if p == nil {
 		return nil
@@ -112,8 +110,8 @@ func (p *Param) Tensor() *torch.Tensor {
 // Exists reports whether the parameter is materialised.
 func (p *Param) Exists() bool { return p.Owner().value != nil }
 
-// SetTensor puts t in place of the value; the model owns t from now on and the old value is freed
-// with its gradient.
+// SetTensor replaces the value by t, which the model owns from now on. The old value is freed with
+// its gradient.
 func (p *Param) SetTensor(t *torch.Tensor) {
 	p = p.Owner()
 	p.mustHold(t)
@@ -136,12 +134,11 @@ func (p *Param) Free() {
 	p.value = nil
 }
 
-// Materialise allocates the params that do not exist yet, on the context's device, and
-// initialises them. Each is drawn from a seed that is derived from its full name, so its values do
-// not depend on order, partition or device.
+// Materialise allocates the params that do not exist yet, on the context's device, and initialises
+// them. Each is drawn from a seed that is derived from its full name, so its values do not depend
+// on order, partition or device.
 func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
-	keepSeed, keepDraws := c.Draws()
-	defer c.ResumeDraws(keepSeed, keepDraws)
+	defer c.ResumeDraws(c.Draws())
 	c.NoGrad(func() {
 		for _, n := range params {
 			p := n.Owner()
@@ -151,7 +148,7 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 			c.SetSeed(torch.Mix(seed, hashOn(fnvOffset, n.Name)))
 			mark := c.Mark()
 			t := c.Empty(p.dtype, p.shape...)
-			p.Owner().init(c, t) // a handle made by Share has none
+			p.init(c, t)
 			c.Keep(t)
 			c.Release(mark)
 			p.SetTensor(t)
@@ -159,8 +156,8 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 	})
 }
 
-// Convert gives the floating-point ones of params another element type. Values that exist are
-// converted on the context's device; their gradients are dropped.
+// Convert changes the element type of the floating-point params. Values that exist are converted on
+// the context's device, and their gradients are dropped.
 func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
 	for _, n := range params {
 		p := n.Owner()
@@ -173,7 +170,7 @@ func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
 		}
 		c.NoGrad(func() {
 			t := c.Keep(c.To(p.value, dtype))
-			p.dtype = dtype // not before there is memory for it
+			p.dtype = dtype // after Keep, which may run out of memory
 			p.SetTensor(t)
 		})
 	}
@@ -186,8 +183,7 @@ func Free(m Module) {
 	}
 }
 
-// ZeroGrads drops the gradients of m's parameters and frees their memory. Replicas
-// keep theirs.
+// ZeroGrads frees the gradients of m's parameters, but not those of replicas.
 func ZeroGrads(m Module) {
 	for _, p := range Params(m) {
 		if value := p.Owner().value; value != nil {

@@ -385,7 +385,9 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	}),
 	"GPTBlock":   of(func(a attention) nn.Layer { return nn.NewTransformerBlock(a.Dim, a.Heads, 0) }),
 	"BasicBlock": of(func(a block) nn.Layer { return nn.NewBasicBlock(a.In, a.Out, a.Stride) }),
-	"Bottleneck": of(func(a block) nn.Layer { return nn.NewBottleneck(a.In, a.Width, a.Stride) }),
+	"Bottleneck": of(func(a block) nn.Layer {
+		return nn.NewBottleneck(a.In, a.Width, 4*a.Width, 1, a.Stride)
+	}),
 	"MLP": of(func(a struct{ Sizes []int64 }) nn.Layer {
 		var l []nn.Layer
 		for i := 0; i+1 < len(a.Sizes); i++ {

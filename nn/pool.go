@@ -1,63 +1,59 @@
 package nn
 
-import "penstock.example/torch"
+import (
+	"cmp"
+
+	"penstock.example/torch"
+)
 
 // Pair is a size in two dimensions: height, then width.
 type Pair [2]int64
 
-// Square is a Pair of equal sides.
 func Square(n int64) Pair { return Pair{n, n} }
 
-// or is p, or other where p is the zero value.
-func (p Pair) or(other Pair) Pair {
-	if p == (Pair{}) {
-		return other
-	}
-	return p
-}
-
-// PoolConfig configures a pool of windows. The zero value is windows that touch, without padding.
+// PoolConfig configures a pool of windows. The zero value has windows that touch, without padding.
 type PoolConfig struct {
 	Stride   Pair // zero is the kernel's size
 	Padding  Pair // on each side, of minus infinity or of zeros; at most half the kernel
 	Dilation Pair // of a MaxPool2d; zero is 1x1
 	CeilMode bool // round H' and W' up: windows may reach over the edge
-	// ExcludePadding has an AvgPool2d divide by the number of pixels in the window, without its padding
-	// (PyTorch's count_include_pad=False).
+	// ExcludePadding makes an AvgPool2d divide by the number of pixels in the window without
+	// padding (PyTorch's count_include_pad=False).
 	ExcludePadding bool
 }
 
-// NewMaxPool2d makes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as for
-// Conv2d.
+// NewMaxPool2d makes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as
+// for Conv2d.
 func NewMaxPool2d(kernel Pair, o PoolConfig) Layer {
-	stride, dilation := o.Stride.or(kernel), o.Dilation.or(Square(1))
+	stride, dilation := cmp.Or(o.Stride, kernel), cmp.Or(o.Dilation, Square(1))
 	return newOperation("MaxPool2d", "aten::max_pool2d", kernel[:], stride[:], o.Padding[:], dilation[:],
 		o.CeilMode)
 }
 
-// NewAvgPool2d makes the mean of each window of an image, as NewMaxPool2d its maximum.
+// NewAvgPool2d is NewMaxPool2d with the mean of each window.
 func NewAvgPool2d(kernel Pair, o PoolConfig) Layer {
-	stride := o.Stride.or(kernel)
+	stride := cmp.Or(o.Stride, kernel)
 	return newOperation("AvgPool2d", "aten::avg_pool2d", kernel[:], stride[:], o.Padding[:], o.CeilMode,
 		!o.ExcludePadding)
 }
 
-// adaptiveAvgPool2d averages an image of any size down, or up, to a fixed one: [N, C, *, *] to [N,
-// C, size].
 type adaptiveAvgPool2d struct {
 	Base
 	size Pair
 }
 
+// NewAdaptiveAvgPool2d makes a layer that averages images of any size to one size: [N, C, *, *] to
+// [N, C, size].
 func NewAdaptiveAvgPool2d(size Pair) Layer { return &adaptiveAvgPool2d{size: size} }
 
-// Forward is aten::adaptive_avg_pool2d, and on CUDA two products of matrices unless the size is 1x1.
+// Forward is aten::adaptive_avg_pool2d, and on CUDA two products of matrices unless the size is
+// 1x1.
 func (l *adaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	pool := func(x *torch.Tensor, size []int64) *torch.Tensor {
 		return c.Op("aten::adaptive_avg_pool2d", x, size)
 	}
 	if unordered(c) && l.size != Square(1) && len(x.Shape()) == 4 {
-		return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
+		return resize(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 			size := []int64{image.Size(2), image.Size(3)}
 			size[dim] = l.size[dim]
 			return pool(image, size)

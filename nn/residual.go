@@ -1,74 +1,94 @@
 package nn
 
-import "penstock.example/torch"
+import (
+	"strconv"
 
-// residual is a block of a residual network (He et al. 2015, "Deep Residual Learning", figure 5):
-// relu(main(x) + shortcut(x)), [N, in, H, W] to [N, out, H/stride, W/stride] rounded up. The
-// shortcut is x itself, or a 1x1 convolution and BatchNorm where the shape changes. Children are
-// named as torchvision's.
+	"penstock.example/torch"
+)
+
+// NewBasicBlock makes the layers of a block of ResNet-18 and ResNet-34 (He et al. 2015, "Deep
+// Residual Learning", figure 5), with torchvision's parameter names:
 //
-// The sum and every ReLU work in place on tensors that the block itself has made: none is needed to
-// compute gradients.
-type residual struct {
+//	y = relu2(bn2(conv2(relu1(bn1(conv1(x))))) + x)
+//
+// Both convolutions are 3x3; conv1 has the stride. x goes around them as a skip connection, in a
+// namespace of the block's own. Where the shape changes, a 1x1 convolution and a BatchNorm,
+// downsample.0 and downsample.1, are applied to x. The sum and every ReLU work in place.
+//
+// A partition may cut between any two layers. Tuple(s, s.ForwardTuple) makes one layer of a block
+// s.
+func NewBasicBlock(in, out, stride int64) *Sequential {
+	return newResidual(in, stride, residualStep{out, 3, stride, 1}, residualStep{out, 3, 1, 1})
+}
+
+// NewBottleneck makes the block of ResNet-50 and deeper as NewBasicBlock makes its block: conv1 is
+// 1x1 to width channels, conv2 3x3 in groups with the stride, conv3 1x1 to out channels. The stride
+// is on conv2 as in torchvision; the paper has it on conv1.
+func NewBottleneck(in, width, out, groups, stride int64) *Sequential {
+	return newResidual(in, stride, residualStep{width, 1, 1, 1}, residualStep{width, 3, stride, groups},
+		residualStep{out, 1, 1, 1})
+}
+
+// residualStep is a convolution, padded so that stride 1 keeps the size, with a BatchNorm.
+type residualStep struct{ out, kernel, stride, groups int64 }
+
+func newResidual(in, stride int64, steps ...residualStep) *Sequential {
+	const skip = "identity"
+	s := NewSequential().Add(skip, NewStash(skip))
+	convolve := func(s *Sequential, conv, bn string, in int64, step residualStep) {
+		s.Add(conv, NewConv2d(in, step.out, Square(step.kernel), ConvConfig{Stride: Square(step.stride),
+			Padding: Square(step.kernel / 2), Groups: step.groups, NoBias: true})).
+			Add(bn, NewBatchNorm2d(step.out, BatchNormConfig{}))
+	}
+	channels := in
+	for i, step := range steps {
+		number := strconv.Itoa(i + 1)
+		if i > 0 {
+			s.Add("relu"+strconv.Itoa(i), NewReLUInPlace())
+		}
+		convolve(s, "conv"+number, "bn"+number, channels, step)
+		channels = step.out
+	}
+	sum, name := newAddSkip(skip), "add"
+	if in != channels || stride != 1 {
+		name, sum.projection = "downsample", NewSequential()
+		convolve(sum.projection, "0", "1", in, residualStep{channels, 1, stride, 1})
+		sum.Child("", sum.projection)
+	}
+	s.Add(name, sum).Add("relu"+strconv.Itoa(len(steps)), NewReLUInPlace())
+	s.Isolate(NewNamespace())
+	return s
+}
+
+// addSkip adds a skip connection, or its projection, to its input in place. The layer before must
+// not need its output to compute its gradient; Linear, Conv2d, BatchNorm and Dropout do not.
+type addSkip struct {
 	Base
-	main       []Layer
-	downsample *Sequential // nil when the shape does not change
+	skip       string
+	projection *Sequential // nil adds the skip itself
 }
 
-// NewBasicBlock makes the block of ResNet-18 and ResNet-34: 3x3 convolutions conv1 (with the
-// stride) and conv2, each with BatchNorm.
-func NewBasicBlock(in, out, stride int64) Layer {
-	r, relu := &residual{}, NewReLUInPlace()
-	r.step("conv1", NewConv2d(in, out, Square(3), ConvConfig{Stride: Square(stride), Padding: Square(1),
-		NoBias: true}))
-	r.step("bn1", NewBatchNorm2d(out, BatchNormConfig{}))
-	r.step("relu", relu)
-	r.step("conv2", NewConv2d(out, out, Square(3), ConvConfig{Padding: Square(1), NoBias: true}))
-	r.step("bn2", NewBatchNorm2d(out, BatchNormConfig{}))
-	r.shortcut(in, out, stride)
-	return r
+func newAddSkip(skip string) *addSkip {
+	a := &addSkip{skip: skip}
+	a.Pops(skip)
+	return a
 }
 
-// NewBottleneck makes the block of ResNet-50 and deeper: convolutions conv1 (1x1 to width), conv2
-// (3x3 with the stride, as torchvision; the paper has it on conv1) and conv3 (1x1 to 4 width), each
-// with BatchNorm.
-func NewBottleneck(in, width, stride int64) Layer {
-	r, relu, out := &residual{}, NewReLUInPlace(), 4*width
-	r.step("conv1", NewConv2d(in, width, Square(1), ConvConfig{NoBias: true}))
-	r.step("bn1", NewBatchNorm2d(width, BatchNormConfig{}))
-	r.step("relu", relu)
-	r.step("conv2", NewConv2d(width, width, Square(3),
-		ConvConfig{Stride: Square(stride), Padding: Square(1), NoBias: true}))
-	r.step("bn2", NewBatchNorm2d(width, BatchNormConfig{}))
-	r.main = append(r.main, relu)
-	r.step("conv3", NewConv2d(width, out, Square(1), ConvConfig{NoBias: true}))
-	r.step("bn3", NewBatchNorm2d(out, BatchNormConfig{}))
-	r.shortcut(in, out, stride)
-	return r
-}
-
-func (r *residual) step(name string, l Layer) {
-	r.Child(name, l)
-	r.main = append(r.main, l)
-}
-
-func (r *residual) shortcut(in, out, stride int64) {
-	if in == out && stride == 1 {
-		return
-	}
-	r.downsample = NewSequential(NewConv2d(in, out, Square(1),
-		ConvConfig{Stride: Square(stride), NoBias: true}), NewBatchNorm2d(out, BatchNormConfig{}))
-	r.Child("downsample", r.downsample)
-}
-
-// Forward adds the shortcut to the main path.
-func (r *residual) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+// Forward returns x. Under autocast x may be bfloat16 where the skip is float32: their sum is a new
+// float32 tensor.
+func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	y := c.Run(x, r.main...)
-	if r.downsample != nil {
-		x = c.Run(x, r.downsample)
+	skip := c.Pop(a.skip)
+	if a.projection != nil {
+		skip = c.Run(skip, a.projection)
 	}
-	c.ReLU_(c.Add_(y, x, 1))
-	c.Release(mark, y)
-	return y
+	if x.DType() == skip.DType() {
+		c.Add_(x, skip, 1)
+	} else {
+		x = c.Add(skip, x)
+	}
+	c.Release(mark, x)
+	return x
 }
+
+func (a *addSkip) OverwritesInput() bool { return true }

@@ -23,36 +23,32 @@ func NewSequential(layers ...Layer) *Sequential {
 	return s
 }
 
-// Add appends a layer under a name and returns s. With an empty name it has s's.
+// Add appends a layer under a name and returns s. With an empty name the layer has the name of s.
 func (s *Sequential) Add(name string, l Layer) *Sequential {
 	s.Child(name, l)
 	s.layers = append(s.layers, l)
 	return s
 }
 
-// Replace puts a layer in place of the one with a name, which has dots where it is in a Sequential in
-// s, and returns the old one. That is no part of the model any more: its parameters are the caller's
-// to Free, except those that layers of the model share. Call it before a pipe or a plan is made of the
-// model. It panics, as Child does, if no layer has the name or the new layer has a parent.
+// Replace puts l in place of the layer with a name, dotted for a layer of a nested Sequential, and
+// returns the old layer. The caller must Free its parameters, except those that layers of the model
+// share. Call it before a pipe or a plan is made of the model. It panics if no layer has the name
+// or if l has a parent.
 func (s *Sequential) Replace(name string, l Layer) Layer {
 	at, i := s.find(name)
 	require(at != nil, "Replace: there is no layer %q", name)
-	n := l.node()
-	require(n.parent == nil, "module %q is already part of another module; make a second one and Share "+
-		"its parameters",
-		n.name)
 	old := at.layers[i]
-	was := old.node()
-	n.name, n.parent = at.children[i].name, &at.Base
+	was, own := old.node(), at.children[i].name
+	l.node().setParent(&at.Base, own)
 	at.children, at.layers = slices.Clone(at.children), slices.Clone(at.layers)
-	at.children[i], at.layers[i] = child{n.name, l}, l
+	at.children[i], at.layers[i] = child{own, l}, l
 	if was.parent == &at.Base {
 		was.name, was.parent = "", nil
 	}
 	return old
 }
 
-// find is the Sequential that has the layer of a name, and its index; nil if no layer has the name.
+// find returns the Sequential that has the layer with a name, and its index; nil if there is none.
 func (s *Sequential) find(name string) (*Sequential, int) {
 	for i, l := range s.layers {
 		own := l.node().name
@@ -70,26 +66,24 @@ func (s *Sequential) find(name string) (*Sequential, int) {
 	return nil, 0
 }
 
-// Slice makes a Sequential of the children from <= i < to, under their names. They stay children of s
-// as well: a slice is another view of the same layers, and what frees, freezes or replaces their
-// parameters through one of the two does so for both. Layers may be added to it, such as another head
-// behind a body.
+// Slice makes a Sequential of the children from <= i < to, under their names. They stay children of
+// s: freeing, freezing or replacing their parameters through one of the two does so for both.
+// Layers may be added to the slice, such as another head.
 func (s *Sequential) Slice(from, to int) *Sequential {
 	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])},
 		layers: slices.Clone(s.layers[from:to])}
 }
 
-// Len is the number of children.
 func (s *Sequential) Len() int { return len(s.layers) }
 
-// Forward runs the layers in order on one tensor, and gives one. Each activation is freed as soon
-// as the next one exists, unless autograd keeps it.
+// Forward runs the layers in order, from one tensor to one. Each activation is freed as soon as the
+// next one exists, unless autograd keeps it.
 func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return single(s, s.ForwardTuple(c, []*torch.Tensor{x}))
+	return onlyTensor(s, s.ForwardTuple(c, []*torch.Tensor{x}))
 }
 
-// ForwardTuple runs the layers in order. The outermost Sequential of a model holds the model's skip
-// connections. If they do not match it fails as an operator does, with the error of VerifySkips.
+// ForwardTuple is Forward for tuples. The outermost Sequential of a model holds its skip
+// connections. If they do not match, it fails as an operator does, with the error of VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	if c.Skips != nil {
 		return c.runAll(xs, s.layers...)
@@ -116,8 +110,7 @@ type NamedLayer struct {
 	Layer
 }
 
-// Layers lists the layers of s with nested Sequentials flattened. Balances count these. Names do
-// not depend on how the model is cut.
+// Layers lists the layers of s with nested Sequentials flattened. Balances count these.
 func (s *Sequential) Layers() []NamedLayer {
 	var out []NamedLayer
 	for _, l := range s.layers {

@@ -11,7 +11,6 @@ func NewIdentity() Layer { return &identity{} }
 
 func (l *identity) Forward(_ *Ctx, x *torch.Tensor) *torch.Tensor { return x }
 
-// stash stashes its input as a skip connection and returns it.
 type stash struct {
 	Base
 	skip string
@@ -34,10 +33,10 @@ type UpsampleConfig struct {
 	Size         Pair       // of the result
 	Scale        [2]float64 // of height and width
 	Bilinear     bool       // interpolate between the four nearest pixels; else take the nearest
-	AlignCorners bool       // corner pixels keep their values instead of their borders; with Bilinear only
+	AlignCorners bool       // align the centres of corner pixels, not their edges; with Bilinear only
 }
 
-// upsample enlarges images by bilinear interpolation.
+// upsample is bilinear.
 type upsample struct {
 	Base
 	size  []int64   // nil when scale is given
@@ -67,7 +66,7 @@ func (l *upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if !unordered(c) || len(x.Shape()) != 4 {
 		return bilinear(x, l.size, l.scale)
 	}
-	return resized(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
+	return resize(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 		if l.scale != nil {
 			scale := []float64{1, 1}
 			scale[dim] = l.scale[dim]

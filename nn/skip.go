@@ -12,14 +12,14 @@ import (
 // it, so that a model is verified before it runs and a pipe sends the tensor straight to the stage
 // that needs it:
 //
-//	                            in the constructor   in Forward
-//	the layer that it is from   l.Stashes("skip")    c.Stash("skip", x)
-//	each layer that takes it    l.Pops("skip")       skip := c.Pop("skip")
+//	                     in the constructor   in Forward
+//	the source           l.Stashes("skip")    c.Stash("skip", x)
+//	each destination     l.Pops("skip")       skip := c.Pop("skip")
 //
-// Any module may declare skips, however deeply nested. Stash is a layer that does nothing else.
+// Any module may declare skips, however deeply nested.
 
 // Namespace keeps equal names of skips apart. Names are in the zero Namespace unless Isolate moves
-// them. Namespaces are copied and compared as values.
+// them. Namespaces are comparable.
 type Namespace struct{ number uint64 }
 
 var namespaces atomic.Uint64
@@ -55,8 +55,8 @@ func keys(names []string) []SkipKey {
 	return out
 }
 
-// Isolate puts the skips that the module and its children have declared into a namespace: all, or
-// only the given names.
+// Isolate moves the skips that the module and its descendants have declared into a namespace: all,
+// or only those with the given names.
 func (b *Base) Isolate(space Namespace, only ...string) {
 	for _, list := range [][]SkipKey{b.stashes, b.pops} {
 		for i := range list {
@@ -70,23 +70,23 @@ func (b *Base) Isolate(space Namespace, only ...string) {
 	}
 }
 
-// Stash hands t on to the layers that pop the name, which the running module must have declared. A
-// nil t says that the skip is absent this time: Pop returns nil.
+// Stash hands t on to the layers that pop the name, which the running module must have declared.
+// Nil makes Pop return nil.
 func (c *Ctx) Stash(name string, t *torch.Tensor) {
-	key := c.declared("stash", name, func(b *Base) []SkipKey { return b.stashes }, &c.stashed)
+	key := c.declaredSkip("stash", name, func(b *Base) []SkipKey { return b.stashes }, &c.stashed)
 	c.Skips.stash(c, key, t)
 }
 
-// Pop is the tensor that an earlier layer stashed under the name, owned by the context, or nil if
-// that is absent. The running module must have declared it. Several layers may pop one stash, each
-// once.
+// Pop returns the tensor that an earlier layer stashed under the name, owned by the context, or nil
+// if that layer stashed nil. The running module must have declared it. Several layers may pop one
+// stash, each once.
 func (c *Ctx) Pop(name string) *torch.Tensor {
-	key := c.declared("pop", name, func(b *Base) []SkipKey { return b.pops }, &c.popped)
+	key := c.declaredSkip("pop", name, func(b *Base) []SkipKey { return b.pops }, &c.popped)
 	return c.Skips.pop(c, key)
 }
 
-// declared finds the key of a name that the running module has declared, and notes its use.
-func (c *Ctx) declared(verb, name string, list func(*Base) []SkipKey, used *[]SkipKey) SkipKey {
+// declaredSkip returns the key of a name that the running module has declared, and notes its use.
+func (c *Ctx) declaredSkip(verb, name string, list func(*Base) []SkipKey, used *[]SkipKey) SkipKey {
 	at := -1
 	if c.running != nil {
 		at = slices.IndexFunc(list(c.running.node()), func(k SkipKey) bool { return k.Name == name })
@@ -106,13 +106,12 @@ func (c *Ctx) declared(verb, name string, list func(*Base) []SkipKey, used *[]Sk
 	return key
 }
 
-// kept checks that the running module did all that it declared.
-func (c *Ctx) kept() {
+// checkSkips checks that the running module stashed and popped all that it declared.
+func (c *Ctx) checkSkips() {
 	b := c.running.node()
 	for _, k := range b.stashes {
 		if !slices.Contains(c.stashed, k) {
-			c.refuse("stash", k, "is declared and was not stashed; stash nil where there is nothing to "+
-				"hand on")
+			c.refuse("stash", k, "is declared and was not stashed; stash nil if there is nothing to hand on")
 		}
 	}
 	for _, k := range b.pops {
@@ -124,11 +123,10 @@ func (c *Ctx) kept() {
 
 func (c *Ctx) refuse(verb string, key SkipKey, why string) { c.fail(verb, nil, "skip %v %s", key, why) }
 
-// boundary lists the skips that cross the boundary of a module inside a model. Where the module
-// runs by itself, as in a checkpoint, skips that enter become inputs and skips that leave become
-// outputs.
+// boundary lists the skips that enter or leave a module inside a model. In a checkpoint they become
+// inputs and outputs.
 type boundary struct {
-	in      []SkipKey // one for each pop inside of what is stashed outside
+	in      []SkipKey // stashed outside; one for each pop inside
 	out     []SkipKey // stashed inside and popped outside
 	stashed map[SkipKey]pops
 	absent  []bool // by in: nil was stashed
@@ -147,19 +145,18 @@ func boundaryOf(c *Ctx, b *Base) *boundary {
 		}
 	}
 	for _, s := range v.stashes {
-		inside := pops{inside: len(s.route.Pops)}
+		p := pops{inside: len(s.route.Pops)}
 		if c.Skips != nil {
-			around := c.Skips.stashed[s.key]
-			inside.leaves = around.inside > inside.inside || around.leaves
+			all := c.Skips.stashed[s.key] // in the module around
+			p.leaves = all.inside > p.inside || all.leaves
 		}
-		if d.stashed[s.key] = inside; inside.leaves {
+		if d.stashed[s.key] = p; p.leaves {
 			d.out = append(d.out, s.key)
 		}
 	}
 	return d
 }
 
-// store makes the store for one run of the module.
 func (d *boundary) store() *SkipStore {
 	return &SkipStore{stashed: d.stashed, held: map[SkipKey]*heldSkip{}}
 }

@@ -171,7 +171,7 @@ func TestSkipsAtRunTimeMustBeWhatWasDeclared(t *testing.T) {
 			nn.NewSequential(declaring("", "", direct.Forward, direct), pop("a", "a")), nil, "0",
 			`skip "a" is not declared`},
 		{"a stash that is left out", nn.NewSequential(stash("a b", "b"), pop("a b", "a", "b")), nil, "0",
-			`stash: skip "a" is declared and was not stashed; stash nil where there is nothing to hand on`},
+			`stash: skip "a" is declared and was not stashed; stash nil if there is nothing to hand on`},
 		{"a pop that is left out", nn.NewSequential(stash("a b", "a", "b"), pop("a b", "b")), nil, "1",
 			`pop: skip "a" is declared and was not popped; pop it even where it is not used`},
 		{"two stashes", nn.NewSequential(stash("a", "a", "a"), pop("a", "a")), nil, "0",

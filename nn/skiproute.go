@@ -7,18 +7,19 @@ import (
 	"strings"
 )
 
-// SkipRoute is a skip of a model: from the flattened layer that stashes it to the layers that pop it.
+// SkipRoute is a skip of a model: from the flattened layer that stashes it to the layers that pop
+// it.
 type SkipRoute struct {
 	Key   SkipKey
 	Stash int // index in Layers
-	// Pops are indices in Layers, in the order of the pops; a layer that pops it in several of its
-	// children is listed as often
+	// Pops are indices in Layers, in the order of the pops. A layer is listed once for each pop of
+	// its children.
 	Pops []int
 }
 
 // VerifySkips returns nil if every skip of the model is stashed by one module and popped by later
-// ones, and else an error with all that is wrong. A layer may pop what its child has stashed,
-// and stash what its child will pop.
+// modules, and otherwise an error that lists all faults. A layer may pop what its child has
+// stashed, and stash what its child will pop.
 func VerifySkips(model *Sequential) error {
 	_, err := model.SkipRoutes()
 	return err
@@ -62,12 +63,12 @@ func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 type declaration struct {
 	key   SkipKey
 	path  string // of the module
-	at    int    // the module's beginning for a stash, its end for a pop
+	at    int    // time when the module begins, for a stash, or ends, for a pop
 	route SkipRoute
 }
 
 type verifier struct {
-	clock    int
+	clock    int // counts beginnings and ends of modules
 	stash    map[SkipKey]*declaration
 	stashes  []*declaration
 	pops     []*declaration
@@ -94,7 +95,7 @@ func (v *verifier) containers(path string, s *Sequential) {
 func (v *verifier) visit(layer int, path string, b *Base) {
 	v.clock++
 	begin := v.clock
-	twice := func(verb string, list []SkipKey, i int) bool { // by names: Stash and Pop go by these
+	twice := func(verb string, list []SkipKey, i int) bool { // by name, as Stash and Pop look names up
 		again := slices.ContainsFunc(list[:i], func(k SkipKey) bool { return k.Name == list[i].Name })
 		if again {
 			v.report("%q %s %v twice", path, verb, list[i])
@@ -106,8 +107,7 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 		if first := v.stash[k]; twice("stashes", b.stashes, i) {
 		} else if first != nil {
 			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers "+
-				"that pop it",
-				first.path, path, k)
+				"that pop it", first.path, path, k)
 		} else {
 			v.stash[k] = d
 			v.stashes = append(v.stashes, d)

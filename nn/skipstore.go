@@ -16,25 +16,24 @@ type SkipStore struct {
 	held    map[SkipKey]*heldSkip
 	given   map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
 
-	// Memory that a layer must not overwrite: of tensors that live as long as it is needed (Guard), and
-	// of others (guard).
-	guarded [][]*torch.Tensor
-	memory  []uintptr
+	// Memory that a layer must not overwrite
+	guarded  [][]*torch.Tensor // see Guard
+	storages []uintptr         // see guardStorage
 }
 
-// pops is where a skip that is stashed inside is popped.
+// pops says where a skip that is stashed inside is popped.
 type pops struct {
-	inside int  // how often
+	inside int  // number of pops
 	leaves bool // it is popped outside as well
 }
 
 type heldSkip struct {
-	t       *torch.Tensor // kept; nil when absent
-	changes int64         // of t when it came
+	t       *torch.Tensor // kept; nil if nil was stashed
+	changes int64         // t.Changes when it was stashed
 	pops    int           // to come
 }
 
-func hold(t *torch.Tensor, pops int) *heldSkip {
+func newHeldSkip(t *torch.Tensor, pops int) *heldSkip {
 	h := &heldSkip{t: t, pops: pops}
 	if t != nil {
 		h.changes = t.Changes()
@@ -42,12 +41,12 @@ func hold(t *torch.Tensor, pops int) *heldSkip {
 	return h
 }
 
-// Begin makes a store that holds nothing ready for a forward of the flattened layers from <= i < to of a
-// model with these routes, and returns it.
+// Begin prepares an empty store for a forward of the flattened layers from <= i < to of a model
+// with these routes, and returns it.
 func (s *SkipStore) Begin(routes []SkipRoute, from, to int) *SkipStore {
 	clear(s.stashed)
 	clear(s.guarded)
-	s.guarded, s.memory = s.guarded[:0], s.memory[:0]
+	s.guarded, s.storages = s.guarded[:0], s.storages[:0]
 	for _, r := range routes {
 		if r.Stash < from || r.Stash >= to {
 			continue
@@ -55,34 +54,34 @@ func (s *SkipStore) Begin(routes []SkipRoute, from, to int) *SkipStore {
 		if s.stashed == nil {
 			s.stashed, s.held = map[SkipKey]pops{}, map[SkipKey]*heldSkip{}
 		}
-		inside := pops{}
+		var all pops
 		for _, p := range r.Pops {
 			if p < to {
-				inside.inside++
+				all.inside++
 			} else {
-				inside.leaves = true
+				all.leaves = true
 			}
 		}
-		s.stashed[r.Key] = inside
+		s.stashed[r.Key] = all
 	}
 	return s
 }
 
-// Give hands the store the tensors of a skip that was stashed outside: one for each pop, in their
-// order, or nil if the skip is absent. The store owns them. They may share memory with each other
-// and with the input of this part. They must not share memory with the input of an earlier part,
-// whose layers do not know that they are still needed.
+// Give hands the store the tensors of a skip that was stashed outside, one for each pop, in the
+// order of the pops; nil if nil was stashed. The store owns them. They may share memory with each
+// other and with the input of this part, but not with the input of an earlier part, whose layers
+// might overwrite it.
 func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	if s.given == nil {
 		s.given = map[SkipKey][]*heldSkip{}
 	}
 	for _, t := range tensors {
-		s.given[key] = append(s.given[key], hold(t, 1))
+		s.given[key] = append(s.given[key], newHeldSkip(t, 1))
 	}
 }
 
-// Take returns the tensor of a skip that was stashed inside and is popped outside, or nil if it is
-// absent. The caller frees it. A second Take returns nil.
+// Take returns the tensor of a skip that was stashed inside and is popped outside, or nil if nil
+// was stashed. The caller frees it. A second Take returns nil.
 func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	h := s.held[key]
 	if h == nil {
@@ -115,13 +114,13 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		c.refuse("stash", key, "is stashed again before it was popped")
 	}
 	if t != nil {
-		own := engine.Border(c.Ctx, t, t)
+		own := engine.Boundary(c.Ctx, t, t)
 		if own == t {
 			own = engine.Branch(c.Ctx, t)
 		}
 		t = c.Keep(own)
 	}
-	s.held[key] = hold(t, s.stashed[key].inside)
+	s.held[key] = newHeldSkip(t, s.stashed[key].inside)
 }
 
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
@@ -154,9 +153,10 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 	}
 }
 
-// copyIfNeeded gives a layer that overwrites its input copies of tensors that will be popped or are guarded.
+// copyIfNeeded returns the inputs of a layer. If the layer overwrites them, tensors that will be
+// popped or are guarded are replaced by copies.
 func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if len(s.held)+len(s.given)+len(s.guarded)+len(s.memory) == 0 || !overwrites(l) {
+	if len(s.held)+len(s.given)+len(s.guarded)+len(s.storages) == 0 || !overwrites(l) {
 		return xs
 	}
 	out := slices.Clone(xs)
@@ -168,15 +168,15 @@ func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.T
 	return out
 }
 
-// needs reports whether a later pop gives memory of x, or it is guarded.
+// needs reports whether the memory of x will be popped or is guarded.
 func (s *SkipStore) needs(x *torch.Tensor) bool {
-	memory, _ := x.Storage()
+	storage, _ := x.Storage()
 	same := func(t *torch.Tensor) bool {
 		if t == nil || t.Freed() {
 			return false
 		}
 		at, _ := t.Storage()
-		return at == memory
+		return at == storage
 	}
 	holds := func(h *heldSkip) bool { return same(h.t) }
 	for _, h := range s.held {
@@ -189,24 +189,24 @@ func (s *SkipStore) needs(x *torch.Tensor) bool {
 			return true
 		}
 	}
-	return slices.Contains(s.memory, memory) || slices.ContainsFunc(slices.Concat(s.guarded...), same)
+	return slices.Contains(s.storages, storage) || slices.ContainsFunc(slices.Concat(s.guarded...), same)
 }
 
-// Guard protects the memory of xs, which will be needed again, for the rest of the forward: layers
-// that declare InPlace get copies of it. The caller neither changes xs nor frees its tensors.
+// Guard protects the memory of xs for the rest of the forward: layers that declare InPlace get
+// copies. Meanwhile the caller neither changes xs nor frees its tensors.
 func (s *SkipStore) Guard(xs []*torch.Tensor) {
 	if len(xs) > 0 {
 		s.guarded = append(s.guarded, xs)
 	}
 }
 
-// guard is Guard for tensors whose handles are freed while their memory is needed. If that is freed
-// earlier, the next tensor in it is guarded too, needlessly.
-func (s *SkipStore) guard(xs []*torch.Tensor) {
+// guardStorage is Guard for tensors whose handles are freed while their memory is needed. If the
+// memory is freed early, the next tensor in it is guarded needlessly.
+func (s *SkipStore) guardStorage(xs []*torch.Tensor) {
 	for _, x := range xs {
 		if x != nil {
-			memory, _ := x.Storage()
-			s.memory = append(s.memory, memory)
+			storage, _ := x.Storage()
+			s.storages = append(s.storages, storage)
 		}
 	}
 }

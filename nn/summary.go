@@ -6,24 +6,21 @@ import (
 	"text/tabwriter"
 )
 
-// LayerSummary describes a layer, as far as it is known without an input.
+// LayerSummary describes a layer without running it.
 type LayerSummary struct {
 	Name   string   // full dotted name
 	Type   string   // the Go type, without its package
 	Shapes []string // of each parameter: "weight [512 64]"
-	// Parameters counts trainable elements. A shared parameter counts in the first layer that has it
+	// Parameters is the number of trainable elements. A shared parameter counts in its first layer.
 	Parameters int64
-	Bytes      int64 // of parameters and buffers, counted alike
+	Bytes      int64 // of parameters and buffers; a shared parameter counts in its first layer
 }
 
-// Summary lists the layers of m, with nested Sequentials flattened as a balance counts them, and
-// before them m itself where it has parameters of its own. Nothing needs to be materialised.
-func Summary(m Module) []LayerSummary {
-	return m.node().summary()
-}
+// Summary lists the layers of m, with nested Sequentials flattened as a balance counts them. If m
+// has parameters of its own, it is listed first. Nothing needs to be materialised.
+func Summary(m Module) []LayerSummary { return m.node().summary() }
 
-// String is a table of the module's layers: names, types, shapes, trainable parameters, and bytes
-// of parameters and buffers. A model prints itself: fmt.Println(model).
+// String returns Summary as a table, so that fmt.Println(model) prints it.
 func (b *Base) String() string {
 	total := LayerSummary{}
 	var text strings.Builder
@@ -45,11 +42,11 @@ func (b *Base) String() string {
 }
 
 func (b *Base) summary() (all []LayerSummary) {
-	first := map[*Param]string{} // the layer in which a parameter came first
+	first := map[*Param]string{} // the first layer of a parameter
 	add := func(l LayerSummary, params []named) {
 		for _, n := range params {
 			owner := n.p.Owner()
-			of, known := first[owner]
+			layer, known := first[owner]
 			if !known {
 				first[owner] = l.Name
 				l.Bytes += owner.Bytes()
@@ -59,8 +56,8 @@ func (b *Base) summary() (all []LayerSummary) {
 			}
 			switch {
 			case n.p.IsBuffer():
-			case known && of != l.Name:
-				l.Shapes = append(l.Shapes, n.name+" shared with "+of)
+			case known && layer != l.Name:
+				l.Shapes = append(l.Shapes, n.name+" shared with "+layer)
 			case !owner.Trainable():
 				l.Shapes = append(l.Shapes, fmt.Sprintf("%s %v frozen", n.name, n.p.Shape()))
 			default:
@@ -82,8 +79,8 @@ func (b *Base) summary() (all []LayerSummary) {
 			}
 			var params []named
 			walk(c.m, "", func(name string, p *Param) { params = append(params, named{name, p}) })
-			of := typeOf(c.m)
-			add(LayerSummary{Name: name, Type: of[strings.LastIndexByte(of, '.')+1:]}, params)
+			kind := typeOf(c.m)
+			add(LayerSummary{Name: name, Type: kind[strings.LastIndexByte(kind, '.')+1:]}, params)
 		}
 	}
 	visit("", b)

@@ -8,10 +8,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Tuple makes a Layer of a function that turns tensors into tensors, of any types. All that is said
-// of Layer.Forward holds for it: it takes the previous layer's output, and may return an element of
-// xs, but not xs itself. Names, parameters, children and skips are m's, and forward is
-// usually its method:
+// Tuple makes a Layer of a function from tensors to tensors, of any types. The rules of
+// Layer.Forward hold for it. It may return elements of xs, but not xs itself. Names, parameters,
+// children and skips are m's. forward is usually a method of m:
 //
 //	func NewFork(n int64) nn.Layer {
 //		l := &fork{linear: nn.NewLinear(n, n)}
@@ -22,9 +21,8 @@ func Tuple(m Module, forward func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor) L
 	return &tuple{m, forward}
 }
 
-// ofTuples is a module that runs on tuples: what Tuple makes, a Sequential, and wrappers of such
-// layers.
-type ofTuples interface {
+// tupleRunner is a module that runs on tuples: a Tuple, a Sequential, or a wrapper of these.
+type tupleRunner interface {
 	ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
 }
 
@@ -35,15 +33,14 @@ type tuple struct {
 
 func (t *tuple) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor { return t.forward(c, xs) }
 
-// Forward is for a layer of one tensor to one tensor.
 func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	return single(t, t.forward(c, []*torch.Tensor{x}))
+	return onlyTensor(t, t.forward(c, []*torch.Tensor{x}))
 }
 
 func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
-// InPlace is implemented by layers that overwrite their input. Such a layer is given a copy where
-// the input is still needed: by a pipe, or as a skip connection.
+// InPlace is implemented by layers that overwrite their input. Such a layer gets a copy if a pipe
+// or a skip connection still needs the input.
 type InPlace interface {
 	// OverwritesInput says that Forward changes x.
 	OverwritesInput() bool
@@ -54,20 +51,19 @@ func overwrites(m Module) bool {
 	return ok && f.OverwritesInput()
 }
 
-// apply runs a layer by whichever forward it has.
 func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if t, ok := l.(ofTuples); ok {
+	if t, ok := l.(tupleRunner); ok {
 		return t.ForwardTuple(c, xs)
 	}
 	if len(xs) != 1 {
-		c.fail("Forward", xs, "the layer takes one tensor and was given a tuple of %d; make it with "+
-			"nn.Tuple", len(xs))
+		c.fail("Forward", xs, "the layer takes one tensor and was given a tuple of %d; make it with nn.Tuple",
+			len(xs))
 	}
 	return []*torch.Tensor{l.Forward(c, xs[0])}
 }
 
-// single is the only tensor of a tuple.
-func single(m Module, ys []*torch.Tensor) *torch.Tensor {
+// onlyTensor returns the only tensor of m's output.
+func onlyTensor(m Module, ys []*torch.Tensor) *torch.Tensor {
 	if len(ys) != 1 {
 		who := "the model"
 		if name := m.node().name; name != "" {
@@ -80,8 +76,8 @@ func single(m Module, ys []*torch.Tensor) *torch.Tensor {
 	return ys[0]
 }
 
-// exist refuses a layer's output that is empty, or that has nil or a freed tensor in it.
-func (c *Ctx) exist(xs, ys []*torch.Tensor) {
+// checkOutputs refuses an output that is empty or contains nil or a freed tensor.
+func (c *Ctx) checkOutputs(xs, ys []*torch.Tensor) {
 	fault := ""
 	if len(ys) == 0 {
 		fault = "an empty tuple"

@@ -10,33 +10,32 @@ import (
 	"penstock.example/torch"
 )
 
-// WeightsConfig matches the tensors of a file with a model's. The zero value takes all names as they
-// are.
+// WeightsConfig says how the tensors of a file match a model's. With the zero value they have the
+// same names.
 type WeightsConfig struct {
 	// Rename changes the names in the file, one rule after the other.
 	Rename []Rename
-	// Skip leaves out tensors with one of these names, in the model or, after Rename, in the file: the
-	// parameters keep their values, or are initialised. A * stands for any text.
+	// Skip has patterns of names, in the model or, after Rename, in the file. Their tensors are not
+	// loaded. A * stands for any text.
 	Skip []string
-	// Partial leaves out what only the file has, or only the model.
+	// Partial allows tensors that only the file or only the model has.
 	Partial bool
-	// Existing leaves out parameters that do not exist, for a model that several processes share. The
-	// file must have them all the same.
+	// Existing loads no parameters that are not materialised, for a model that several processes
+	// share. The file must contain them nevertheless.
 	Existing bool
 }
 
 // WeightsReport is the result of loading weights.
 type WeightsReport struct {
 	Total     int      // parameters and buffers of the model
-	Loaded    int      // of these, those that the file has values for
-	Converted int      // of these, those of another element type in the file
-	Missing   []string // what the file lacks, and may: num_batches_tracked, and with Partial others
-	Skipped   []string // what a Skip has left out, of the model or of the file
-	Unused    []string // with Partial, what the model lacks, by its name in the file
-	Unmatched []string // rules, as OLD=NEW or what to skip, that are about no name: perhaps slips
+	Loaded    int      // parameters and buffers that the file has values for
+	Converted int      // loaded tensors that have another element type in the file
+	Missing   []string // names in the model only: num_batches_tracked, with Partial also others
+	Skipped   []string // names in the model or the file that match Skip
+	Unused    []string // with Partial, names in the file only
+	Unmatched []string // rules of Rename (OLD=NEW) and Skip that match no name: perhaps typing errors
 }
 
-// String is one line.
 func (r WeightsReport) String() string {
 	text := fmt.Sprintf("loaded %d of %d", r.Loaded, r.Total)
 	if r.Converted > 0 {
@@ -44,7 +43,7 @@ func (r WeightsReport) String() string {
 	}
 	part := func(what string, names []string) {
 		if len(names) > 0 {
-			text += fmt.Sprintf("; %s: %s", what, some(names))
+			text += fmt.Sprintf("; %s: %s", what, firstFew(names))
 		}
 	}
 	part("skipped", r.Skipped)
@@ -54,8 +53,8 @@ func (r WeightsReport) String() string {
 	return text
 }
 
-// some lists the first few of many.
-func some(names []string) string {
+// firstFew joins the first few of many names.
+func firstFew(names []string) string {
 	const few = 4
 	if len(names) <= few+1 {
 		return strings.Join(names, ", ")
@@ -65,17 +64,16 @@ func some(names []string) string {
 
 // WeightsError is a file that does not fit a model.
 type WeightsError struct {
-	Path string
-	// Problems has one for each kind of mistake, with the first few tensors that have it.
-	Problems []string
+	Path     string
+	Problems []string // one for each kind, with the first few tensors
 }
 
 func (e *WeightsError) Error() string {
 	return fmt.Sprintf("nn: %s is not of this model:\n  * %s", e.Path, strings.Join(e.Problems, "\n  * "))
 }
 
-// CheckWeights compares a file with a model, which need not exist, and says what LoadWeights would
-// do. The error is a *WeightsError where the file is not of this model, or one of reading it.
+// CheckWeights compares a file with a model, which need not be materialised, and reports what
+// LoadWeights would do. The error is a *WeightsError if the file does not fit the model.
 func CheckWeights(path string, m Module, o WeightsConfig) (WeightsReport, error) {
 	file, w, err := openWeights(path, m, o)
 	if err != nil {
@@ -98,15 +96,15 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 	return file, w, nil
 }
 
-// LoadWeights reads the parameters and buffers of m from a safetensors file, by name. Save writes such
-// files, and PyTorch users save a state_dict as one. It reports the loaded and the skipped tensors.
-// Floating-point numbers of another type are converted. A num_batches_tracked that the file lacks
-// keeps its value, and a tied parameter may be there under each of its names.
+// LoadWeights reads the parameters and buffers of m from a safetensors file, such as Save or
+// PyTorch users write, by name. Floating-point numbers of another type are converted. A
+// num_batches_tracked that the file lacks keeps its value. A tied parameter may be in the file
+// under any of its names.
 //
-// Parameters that exist stay on their devices, also where a pipe has placed them. The others are made
-// on the context's device and belong to the model; those without a value in the file stay without.
-// Names, shapes and types are checked before anything changes, and the error is a *WeightsError where
-// the file is not of this model. After any other error the model has some of the values.
+// Parameters that exist stay on their devices, also those of a pipe. Other parameters with values
+// in the file are made on the context's device and belong to the model. Names, shapes and types are
+// checked before anything changes; the error is a *WeightsError if they do not fit. After any other
+// error some of the values are loaded.
 func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsReport, error) {
 	file, w, err := openWeights(path, m, o)
 	if err != nil {
@@ -135,8 +133,8 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 	return w.WeightsReport, nil
 }
 
-// Rename replaces parts of names: Old, a part or several with dots between, by New wherever it
-// stands in a name. With an empty New it is taken away, with an empty Old New is put in front.
+// Rename replaces Old, one or several parts of a dotted name, by New wherever it occurs. An empty
+// New removes Old; with an empty Old, New is put in front.
 type Rename struct{ Old, New string }
 
 // ParseRename reads OLD=NEW.
@@ -147,16 +145,14 @@ func ParseRename(text string) (Rename, error) {
 	}
 	if !ok || from == "" && to == "" || strings.Contains(to, "=") {
 		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, parts of names with "+
-			"dots between them",
-			text)
+			"dots between them", text)
 	}
 	return Rename{from, to}, nil
 }
 
 func (r Rename) String() string { return r.Old + "=" + r.New }
 
-// apply renames one name, and reports whether the rule is about it.
-func (r Rename) apply(name string) (renamed string, about bool) {
+func (r Rename) apply(name string) (renamed string, matches bool) {
 	if r.Old == "" {
 		return join(r.New, name), true
 	}
@@ -165,31 +161,30 @@ func (r Rename) apply(name string) (renamed string, about bool) {
 	if r.New != "" {
 		to = apart(r.New)
 	}
-	about = strings.Contains(whole, old)
-	whole = strings.Trim(strings.ReplaceAll(whole, old, to), ".")
-	return strings.ReplaceAll(whole, "..", "."), about
+	renamed = strings.Trim(strings.ReplaceAll(whole, old, to), ".")
+	return strings.ReplaceAll(renamed, "..", "."), strings.Contains(whole, old)
 }
 
-// Match reports whether a parameter's name is a pattern's, in which * stands for any text: "fc.*", "*.bias".
+// Match reports whether a name matches a pattern, in which * stands for any text: "fc.*", "*.bias".
 func Match(pattern, name string) bool {
 	matches, err := filepath.Match(pattern, name)
 	return err == nil && matches
 }
 
-// weightsMatch is which tensor of a file is for which parameter.
+// weightsMatch says which tensor of a file belongs to which parameter.
 type weightsMatch struct {
 	WeightsReport
-	from map[string]string // names in the file, by those in the model
+	from map[string]string // names in the file, by names in the model
 
 	skip                                  []string
-	twice, shapes, types, missing, unused []string // what does not fit
+	twice, shapes, types, missing, unused []string // mismatches
 }
 
-// problems lists the mismatches. A mistake in many names is one problem.
+// problems lists the mismatches, one text for each kind.
 func (w *weightsMatch) problems() (all []string) {
 	report := func(list []string, what, remedy string) {
 		if len(list) > 0 {
-			all = append(all, fmt.Sprintf("%d %s: %s; %s", len(list), what, some(list), remedy))
+			all = append(all, fmt.Sprintf("%d %s: %s; %s", len(list), what, firstFew(list), remedy))
 		}
 	}
 	report(w.twice, "names twice", "rename them apart, or neither")
@@ -206,7 +201,6 @@ func (w *weightsMatch) problems() (all []string) {
 	return all
 }
 
-// matchWeights compares a file with a model. It reads no data.
 func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weightsMatch {
 	w := &weightsMatch{from: map[string]string{}, skip: o.Skip}
 	there := map[string]safetensors.Tensor{}
@@ -215,9 +209,9 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	for i, t := range tensors {
 		name := t.Name
 		for _, r := range o.Rename {
-			var about bool
-			name, about = r.apply(name)
-			matched[r.String()] = matched[r.String()] || about
+			var matches bool
+			name, matches = r.apply(name)
+			matched[r.String()] = matched[r.String()] || matches
 		}
 		renamed[i] = name
 		if other, taken := there[name]; taken {
@@ -226,7 +220,10 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		}
 		there[name] = t
 	}
-	seen := w.tied(there, m)
+	differs := func(name string, file, model any) string {
+		return fmt.Sprintf("%q is %v in the file and %v in the model", name, file, model)
+	}
+	seen := matchTied(there, m)
 	for _, p := range State(m) {
 		w.Total++
 		t, ok := there[p.Name]
@@ -234,17 +231,14 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		wanted := torch.FileDType(p.DType())
 		switch {
 		case w.skipped(p.Name, matched):
-		case !ok && (o.Partial || strings.HasSuffix(p.Name,
-			"num_batches_tracked")): // old files do not have it
+		case !ok && (o.Partial || strings.HasSuffix(p.Name, "num_batches_tracked")): // not in old files
 			w.Missing = append(w.Missing, p.Name)
 		case !ok:
 			w.missing = append(w.missing, p.Name)
 		case !slices.Equal(t.Shape, p.Shape()):
-			w.shapes = append(w.shapes, fmt.Sprintf("%q is %v in the file and %v in the model", p.Name,
-				t.Shape, p.Shape()))
+			w.shapes = append(w.shapes, differs(p.Name, t.Shape, p.Shape()))
 		case t.DType != wanted && !convertible(t.DType, wanted):
-			w.types = append(w.types, fmt.Sprintf("%q is %s in the file and %s in the model", p.Name,
-				t.DType, wanted))
+			w.types = append(w.types, differs(p.Name, t.DType, wanted))
 		default:
 			w.from[p.Name] = t.Name
 			if t.DType != wanted {
@@ -270,9 +264,9 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	return w
 }
 
-// tied finds other names of tied parameters in a file: the file has the value again, or under such a name
-// alone.
-func (w *weightsMatch) tied(there map[string]safetensors.Tensor, m Module) (seen map[string]bool) {
+// matchTied returns the other names of tied parameters in a file. If the file has the value only
+// under such a name, there gets it under the parameter's first name.
+func matchTied(there map[string]safetensors.Tensor, m Module) (seen map[string]bool) {
 	seen = map[string]bool{}
 	first := map[*Param]string{}
 	for _, p := range Shared(m) {
@@ -291,7 +285,7 @@ func (w *weightsMatch) tied(there map[string]safetensors.Tensor, m Module) (seen
 	return seen
 }
 
-// skipped reports whether a name is left out, and remembers that.
+// skipped reports whether a name matches a pattern of Skip, and records both.
 func (w *weightsMatch) skipped(name string, matched map[string]bool) (skip bool) {
 	for _, pattern := range w.skip {
 		if Match(pattern, name) {
@@ -304,31 +298,29 @@ func (w *weightsMatch) skipped(name string, matched map[string]bool) (skip bool)
 	return skip
 }
 
-// convertible reports whether elements of a file can become others.
 func convertible(from, to safetensors.DType) bool {
 	floats := []safetensors.DType{safetensors.F16, safetensors.BF16, safetensors.F32, safetensors.F64}
 	return slices.Contains(floats, from) && slices.Contains(floats[2:], to)
 }
 
 // Save writes the parameters and buffers of m, which must all exist, to a safetensors file under
-// their names. The file does not depend on how the model is cut: it fits any cut, and the model
-// without a pipe. A file at path is replaced when everything is written.
+// their names. The file does not depend on how a pipe cuts the model. A file at path is replaced
+// when everything is written.
 func Save(path string, m Module) error {
 	var tensors []safetensors.Tensor
 	for _, p := range State(m) {
 		if !p.Exists() {
-			return fmt.Errorf("nn: saving a model: %q does not exist yet; call nn.Materialise or "+
-				"pipe.New first", p.Name)
+			return fmt.Errorf("nn: saving: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
 		}
 		tensors = append(tensors, p.FileTensor())
 	}
 	return safetensors.WriteFile(path, tensors, safetensors.PyTorch)
 }
 
-// FileTensor is the parameter, which must exist, as it is to be written to a file.
+// FileTensor returns the parameter, which must exist, for a safetensors file.
 func (p NamedParam) FileTensor() safetensors.Tensor { return torch.FileTensor(p.Name, p.value()) }
 
-// value is the parameter's own, not a replica.
+// value returns the parameter's tensor, not a replica.
 func (p NamedParam) value() *torch.Tensor {
 	p.Tensor() // panics where there is none
 	return p.Owner().value

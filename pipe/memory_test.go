@@ -614,7 +614,7 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 		nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 		nn.NewBasicBlock(8, 8, 1), nn.NewDropout(0.1), nn.NewAdaptiveAvgPool2d(nn.Square(1)),
 		nn.NewFlatten(1, -1), nn.NewLinear(8, 5))
-	p := started(t, model, pipe.Config{Balance: []int{4, 4}, Devices: []torch.Device{d, d}, Chunks: 3,
+	p := started(t, model, pipe.Config{Balance: []int{11, 4}, Devices: []torch.Device{d, d}, Chunks: 3,
 		Checkpoint: pipe.ExceptLast})
 	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 	defer o.Close()

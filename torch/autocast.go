@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Autocast is the type in which products and convolutions run, as torch.autocast has it. The zero value
-// is their own.
+// Autocast is the element type in which products and convolutions run, as with torch.autocast. The
+// zero value is off.
 type Autocast int
 
-// The types. Gradients in float16 underflow: train with an optim.Scaler. libtorch 1.13 has no products
-// in float16 on a CPU.
+// Gradients in float16 underflow: train with an optim.Scaler. libtorch 1.13 has no products in
+// float16 on a CPU.
 const (
 	AutocastOff Autocast = iota
 	AutocastBFloat16
@@ -36,10 +36,10 @@ func (a Autocast) String() string {
 	return autocastNames[a]
 }
 
-// MarshalJSON writes the name, and true for bfloat16, which was once the only type.
+// MarshalJSON writes false for off, true for bfloat16, which was once the only type, and else the
+// name.
 func (a Autocast) MarshalJSON() ([]byte, error) {
-	switch a {
-	case AutocastOff, AutocastBFloat16:
+	if a == AutocastOff || a == AutocastBFloat16 {
 		return json.Marshal(a == AutocastBFloat16)
 	}
 	return json.Marshal(a.String())

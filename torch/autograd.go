@@ -8,38 +8,38 @@ import (
 
 // SetRequiresGrad sets whether t, a leaf, gets a gradient, and returns t.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
-	t.check("requires_grad", shim.SetRequiresGrad(t.given("requires_grad"), on))
+	t.check("requires_grad", shim.SetRequiresGrad(t.handleFor("requires_grad"), on))
 	return t
 }
 
 // GradOf returns a handle on t's gradient, owned by the context, or nil when it has none.
-func (c *Ctx) GradOf(t *Tensor) *Tensor { return c.Own(shim.Grad(t.given("grad"))) }
+func (c *Ctx) GradOf(t *Tensor) *Tensor { return c.Own(shim.Grad(t.handleFor("grad"))) }
 
-// TakeGrad takes t's gradient away from it. The context owns it; nil is none.
-func (c *Ctx) TakeGrad(t *Tensor) *Tensor { return c.Own(shim.TakeGrad(t.given("grad"))) }
+// TakeGrad is GradOf, and removes the gradient from t.
+func (c *Ctx) TakeGrad(t *Tensor) *Tensor { return c.Own(shim.TakeGrad(t.handleFor("grad"))) }
 
 // HasGrad says whether t has a gradient.
 func (t *Tensor) HasGrad() bool {
-	h := shim.Grad(t.given("grad"))
+	h := shim.Grad(t.handleFor("grad"))
 	shim.Release(h)
 	return h != 0
 }
 
 // SetGradOf replaces t's gradient. Nil removes it and frees its memory.
 func (t *Tensor) SetGradOf(grad *Tensor) {
-	t.check("set grad", shim.SetGrad(t.given("set grad"), grad.handle()))
+	t.check("set grad", shim.SetGrad(t.handleFor("set grad"), grad.handle()))
 }
 
 // Backward runs the graph of outputs, starting from grads, and adds to the gradients of the leaves.
 // grads has a gradient for each output; nil stands for one, and is for scalars only. The graph is
 // freed unless keepGraph is set.
 //
-// It runs on the calling goroutine and returns when all is done. No two goroutines may add to the
-// gradient of one leaf at a time. A function that Checkpoint runs
-// again may panic: Backward then panics with the same value.
+// It runs on the calling goroutine and returns when all is done. Only one goroutine at a time may
+// add to the gradient of a leaf. If a checkpointed function panics in its recomputation, Backward
+// panics with the same value.
 func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	for _, t := range outputs {
-		t.given("backward")
+		t.handleFor("backward")
 	}
 	c.EndBackward(shim.Backward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]), keepGraph))
 }
@@ -52,7 +52,8 @@ func handlesOf(list []*Tensor) []shim.Handle {
 	return out
 }
 
-// EndBackward ends as a backward of package shim has: by return, by a panic, or as Go code that ran in it.
+// EndBackward returns, panics or ends the goroutine, as a backward of package shim that returned
+// err did.
 func (c *Ctx) EndBackward(err *shim.Error) {
 	switch {
 	case err == nil:

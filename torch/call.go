@@ -12,13 +12,12 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// operator is an operator that was looked up.
 type operator struct {
 	handle shim.Op
 	writes bool // its schema says that it may change an argument in place
 }
 
-// operators are those that were looked up, by name with overload. The map is replaced, never changed.
+// operators has the operators in use by name with overload. The map is replaced, never changed.
 var (
 	operators atomic.Pointer[map[string]operator]
 	lookup    sync.Mutex
@@ -26,7 +25,7 @@ var (
 
 func init() { operators.Store(&map[string]operator{}) }
 
-// operator looks an operator up by its name, such as "aten::add.Tensor".
+// operator looks up an operator by its name, such as "aten::add.Tensor".
 func (c *Ctx) operator(name string) operator {
 	if o, ok := (*operators.Load())[name]; ok {
 		return o
@@ -46,12 +45,12 @@ func (c *Ctx) operator(name string) operator {
 
 var writes atomic.Int64
 
-// Writes is how many calls of this process so far may have changed a tensor in place: operators that
-// say so in their schema, and SetBytes. While it stays the same, so does Changes of every tensor.
+// Writes is the number of calls of this process that may have changed a tensor in place: operators
+// whose schema says so, and SetBytes. While it stays the same, Changes of every tensor does.
 func Writes() int64 { return writes.Load() }
 
-// encoder writes the arguments of one call into a buffer that is reused, so that a call allocates
-// only its results.
+// encoder writes the arguments of one call into a reused buffer, so that a call allocates only its
+// results.
 type encoder struct {
 	c       *Ctx
 	name    string
@@ -71,7 +70,7 @@ func (e *encoder) put(words ...uint64) *encoder {
 	return e
 }
 
-// t passes a tensor; nil is None.
+// t passes a tensor. Nil is None, as for is and fs.
 func (e *encoder) t(t *Tensor) *encoder {
 	if t == nil {
 		return e.none()
@@ -84,9 +83,8 @@ func (e *encoder) i(v int64) *encoder   { return e.put(shim.Int, uint64(v)) }
 func (e *encoder) f(v float64) *encoder { return e.put(shim.Double, math.Float64bits(v)) }
 func (e *encoder) b(v bool) *encoder    { return e.put(shim.Bool, uint64(flag(v))) }
 func (e *encoder) none() *encoder       { return e.put(shim.None) }
-func (e *encoder) skip() *encoder       { return e.put(shim.Default) }
 
-// seed passes a generator of the next draw's seed.
+// seed passes a generator with the next draw's seed.
 func (e *encoder) seed() *encoder { return e.put(shim.Seed, e.c.NextSeed()) }
 
 func flag(on bool) int32 {
@@ -104,11 +102,15 @@ func (e *encoder) dtype(d DType) *encoder {
 	return e.i(int64(d))
 }
 
-// is passes a list of ints; nil is None.
 func (e *encoder) is(v []int64) *encoder {
 	if v == nil {
 		return e.none()
 	}
+	return e.ints(v)
+}
+
+// ints passes a list, also an empty one for nil.
+func (e *encoder) ints(v []int64) *encoder {
 	e.put(shim.Ints, uint64(len(v)))
 	for _, x := range v {
 		e.words = append(e.words, uint64(x))
@@ -116,7 +118,6 @@ func (e *encoder) is(v []int64) *encoder {
 	return e
 }
 
-// fs passes a list of floats; nil is None.
 func (e *encoder) fs(v []float64) *encoder {
 	if v == nil {
 		return e.none()
@@ -137,7 +138,7 @@ func (e *encoder) ts(v []*Tensor) *encoder {
 	return e
 }
 
-// s passes a text, eight bytes a word.
+// s passes a string, eight bytes a word.
 func (e *encoder) s(v string) *encoder {
 	e.put(shim.String, uint64(len(v)))
 	for part := range slices.Chunk([]byte(v), 8) {
@@ -171,7 +172,7 @@ func (e *encoder) run() []uint64 {
 	return c.out[1 : 1+c.out[0]]
 }
 
-// one calls an operator with one tensor result.
+// one calls an operator that returns one tensor.
 func (e *encoder) one() *Tensor { return e.c.Own(shim.Handle(e.run()[1])) }
 
 // inPlace calls an in-place operator and drops the extra reference it returns.
@@ -191,12 +192,11 @@ func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
 // Call runs any operator of libtorch by its name with overload, such as "aten::add.Tensor".
 //
 // Arguments come in the order of the schema. They are *Tensor (nil is None), []*Tensor, int, int64,
-// float64, bool, string, []int64, []float64, DType, Device and Reduction. Trailing ones may be left out
-// where the
-// schema has defaults. Ints become floats where the schema wants floats.
+// float64, bool, string, []int64, []float64, DType, Device and Reduction. Ints become floats if the
+// schema wants floats. Trailing arguments with a default may be left out.
 //
 // Results are *Tensor (owned by the context; nil if undefined), []*Tensor, int64, float64, bool or
-// nil. An in-place operator's result is a second handle on its argument. It panics with *Error on
+// nil. An in-place operator returns a second handle on its argument. Call panics with *Error on
 // failure.
 func (c *Ctx) Call(name string, args ...any) []any { return c.results(c.encode(name, args).run()) }
 
@@ -219,15 +219,15 @@ func (c *Ctx) Op(name string, args ...any) *Tensor {
 func (c *Ctx) encode(name string, args []any) *encoder {
 	e := c.op(name)
 	for i, a := range args {
-		if !e.any(a) {
-			panic(&Error{Op: name, Device: c.device, Message: fmt.Sprintf("argument %d: a %T cannot be "+
-				"passed", i, a)})
+		if !e.argument(a) {
+			panic(&Error{Op: name, Device: c.device,
+				Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
 		}
 	}
 	return e
 }
 
-func (e *encoder) any(a any) bool {
+func (e *encoder) argument(a any) (ok bool) {
 	switch v := a.(type) {
 	case nil:
 		e.none()

@@ -15,29 +15,28 @@ type Options struct {
 	Device  Device
 	Grad    bool   // record the graph
 	Threads int    // intra-op threads of every call, at most 256; 0 leaves them alone
-	Seed    uint64 // root of the random numbers drawn through the context
+	Seed    uint64 // of the random numbers drawn through the context
 
-	// Autocast runs products and convolutions in that type, and what needs the precision in float32,
-	// as torch.autocast does. libtorch decides which operator is of which kind. Parameters stay
-	// float32 and get float32 gradients. Casts are not cached: a weight is cast by each operator
-	// that uses it.
+	// Autocast runs products and convolutions in this type, and operators that need the precision
+	// in float32. libtorch decides which operators those are. Parameters stay float32 and get
+	// float32 gradients. Unlike torch.autocast, each operator casts the weight that it uses again.
 	Autocast Autocast
 }
 
 // Ctx is the context that operators run in. It owns every tensor made through it and carries grad
 // mode, device, intra-op threads and seed. These are applied inside each call, so they do not
-// depend on the OS thread that the goroutine is on.
+// depend on the goroutine's OS thread.
 //
-// The order of sums in backward does depend on it: autograd numbers nodes per thread and runs them
-// by number. A goroutine that wants a weight with several uses to sum in the same order every time
-// locks itself to its thread, as a pipe's workers do.
+// The order of sums in backward does depend on the OS thread: autograd numbers nodes per thread and
+// runs them by number. A goroutine must lock itself to its thread if the gradient of a weight with
+// several uses is to be summed in the same order every time. A pipe's workers do.
 //
 // A Ctx is not safe for concurrent use: it belongs to one goroutine at a time. Close frees
 // everything it owns.
 type Ctx struct {
 	mode   shim.Mode
 	device Device
-	on     stream.Stream // nil for the default stream of the device
+	stream stream.Stream // nil for the default stream of the device
 	seed   uint64
 	draws  uint64
 	owned  []*Tensor // creation order; nil where freed or moved out
@@ -46,7 +45,7 @@ type Ctx struct {
 	out  [24]uint64
 }
 
-// NewCtx returns an open context. The caller must Close it. It panics with an *Error if
+// NewCtx returns a context, which the caller must Close. It panics with an *Error if
 // Options.Threads is not from 0 to 256.
 func NewCtx(o Options) *Ctx {
 	c := &Ctx{device: o.Device, seed: o.Seed, mode: shim.CPUMode()}
@@ -65,14 +64,14 @@ func NewCtx(o Options) *Ctx {
 // Close frees every tensor that the context still owns. The context can be used again afterwards.
 func (c *Ctx) Close() { c.Release(0) }
 
-// Device is where the context's tensors are made and charged to. Threads, Grad and Autocast are as in
+// Device is the device on which the context makes tensors. Threads, Grad and Autocast are as in
 // Options.
 func (c *Ctx) Device() Device     { return c.device }
 func (c *Ctx) Threads() int       { return int(c.mode.Threads) }
 func (c *Ctx) Grad() bool         { return c.mode.Grad != 0 }
 func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 
-// SetThreads sets the intra-op threads of every call from now on, and returns the old number. It panics as
+// SetThreads sets the intra-op threads of later calls and returns the old number. It panics as
 // NewCtx does.
 func (c *Ctx) SetThreads(n int) (was int) {
 	if err := arg.Between("torch", "Threads", n, 0, system.MaxThreads); err != nil {
@@ -95,36 +94,36 @@ func (c *Ctx) NoGrad(f func()) {
 }
 
 // Unlimited runs f with its allocations charged to no device, so that no limit refuses them. It is
-// for work whose memory was allocated before and that must not fail halfway, for the few bytes of
-// tensors that libtorch makes of numbers.
+// for work on allocated memory that must not fail halfway because libtorch makes tensors of a few
+// bytes from numbers.
 func (c *Ctx) Unlimited(f func()) {
 	defer func(was int32) { c.mode.Account = was }(c.mode.Account)
 	c.mode.Account = 0
 	f()
 }
 
-// SetAutocast switches autocast and returns the old setting. Backward is not affected: its casts
-// are in the graph.
+// SetAutocast sets autocast for later operators and returns the old setting. Backward uses the
+// casts in the graph.
 func (c *Ctx) SetAutocast(to Autocast) (was Autocast) {
 	was, c.mode.Autocast = c.Autocast(), int32(to)
 	return was
 }
 
-// Mode is what package shim knows the context by.
+// Mode returns the settings of the context for package shim.
 func (c *Ctx) Mode() *shim.Mode { return &c.mode }
 
-// SetStream has the context work on a stream of its device. The host's changes nothing.
+// SetStream makes the context work on a stream of its device. stream.Host has no effect.
 func (c *Ctx) SetStream(s stream.Stream) {
-	c.on = s
+	c.stream = s
 	if gpu, ok := s.(interface{ ID() int64 }); ok {
 		c.mode.Stream = gpu.ID()
 	}
 }
 
 // Stream is the stream that SetStream has set, or nil.
-func (c *Ctx) Stream() stream.Stream { return c.on }
+func (c *Ctx) Stream() stream.Stream { return c.stream }
 
-// Synchronize blocks until the work of the context's stream is done. A CPU's always is.
+// Synchronize blocks until the work of the context's stream is done. On a CPU it returns at once.
 func (c *Ctx) Synchronize() {
 	if c.device.Kind == KindCPU {
 		return
@@ -135,8 +134,8 @@ func (c *Ctx) Synchronize() {
 	c.Check("synchronize", shim.SynchronizeEvent(e))
 }
 
-// Own makes a tensor of a handle of package shim, nil of an undefined one. The context takes over the
-// reference.
+// Own returns a tensor for a handle of package shim, whose reference the context takes over; nil
+// for 0.
 func (c *Ctx) Own(h shim.Handle) *Tensor {
 	if h == 0 {
 		return nil
@@ -147,8 +146,8 @@ func (c *Ctx) Own(h shim.Handle) *Tensor {
 	return t
 }
 
-// Keep moves t out of the context: it survives Close, and the caller frees it. It returns t. A
-// tensor that is already kept stays so.
+// Keep moves t, if it is not kept already, out of its context: it survives Close, and the caller
+// frees it. It returns t.
 func (c *Ctx) Keep(t *Tensor) *Tensor {
 	if t != nil && t.owner != nil {
 		t.owner.owned[t.slot] = nil
@@ -165,27 +164,26 @@ func (c *Ctx) Adopt(t *Tensor) *Tensor {
 	if t.owner != nil {
 		panic("torch: Adopt of a tensor that another context owns")
 	}
-	t.handle()
+	t.handle() // panics if t was freed
 	t.owner, t.slot = c, len(c.owned)
 	c.owned = append(c.owned, t)
 	return t
 }
 
-// Owns says whether the context will free t. It holds for nil.
+// Owns reports whether the context will free t, or t is nil.
 func (c *Ctx) Owns(t *Tensor) bool { return t == nil || t.owner == c }
 
 // Share returns a second handle on t, the same tensor in the same graph, owned by the context.
 func (c *Ctx) Share(t *Tensor) *Tensor {
-	shim.Retain(t.given("share"))
+	shim.Retain(t.handleFor("share"))
 	return c.Own(t.h)
 }
 
-// Mark returns a point in the context's history, for Release.
+// Mark returns the number of tensors owned so far, for Release.
 func (c *Ctx) Mark() int { return len(c.owned) }
 
-// Release frees the tensors that the context made since mark, except keep. Memory that nothing else
-// holds (autograd, another handle) is free at once. So a chain of layers frees each activation as
-// soon as the next one exists.
+// Release frees the tensors that the context made since mark, except keep. Memory that neither
+// autograd nor another handle holds is free at once.
 func (c *Ctx) Release(mark int, keep ...*Tensor) {
 	kept := c.owned[:mark]
 	for _, t := range c.owned[mark:] {

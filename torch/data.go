@@ -10,9 +10,8 @@ import (
 	"penstock.example/safetensors"
 )
 
-// From copies data, row-major, into a new tensor of the given shape on the context's device, which
-// c owns. Without a shape it makes a vector. It panics with *Error if shape and data differ in
-// size.
+// From copies data, row-major, into a new tensor on the context's device. Without a shape it makes
+// a vector. It panics with *Error if shape and data differ in size.
 func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
@@ -20,8 +19,7 @@ func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
 	return FromBytes(c, bytesOf(data), dtypeOf[T](), shape)
 }
 
-// FromBytes copies raw little-endian elements, row-major, into a new tensor that c owns. It panics
-// with *Error if shape and data differ in size.
+// FromBytes is From for raw little-endian elements.
 func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	want := dtype.Size()
 	for _, s := range shape {
@@ -29,16 +27,15 @@ func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 	}
 	if dtype.Size() == 0 || want != int64(len(data)) {
 		panic(&Error{Op: "from", Device: c.device,
-			Message: fmt.Sprintf("shape %v of %v holds %d bytes, the data has %d", shape, dtype, want,
-				len(data))})
+			Message: fmt.Sprintf("%v%v holds %d bytes, the data has %d", dtype, shape, want, len(data))})
 	}
 	h, err := shim.FromBytes(&c.mode, data, int(dtype), shape)
 	c.Check("from", err)
 	return c.Own(h)
 }
 
-// Values copies a tensor's elements out, row-major. The caller owns the slice. T must be the
-// tensor's element type; another one panics with *Error.
+// Values copies a tensor's elements out, row-major. It panics with *Error if T is not the tensor's
+// element type.
 func Values[T Element](t *Tensor) []T {
 	if want, got := dtypeOf[T](), t.DType(); want != got {
 		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
@@ -48,8 +45,8 @@ func Values[T Element](t *Tensor) []T {
 	return out
 }
 
-// Item returns the only element of a tensor. It panics with *Error if there is not exactly one, or
-// if T is not its type.
+// Item returns the only element of a tensor. It panics with *Error if there is not exactly one
+// element, or if T is not its type.
 func Item[T Element](t *Tensor) T {
 	if n := t.Numel(); n != 1 {
 		panic(&Error{Op: "item", Args: []string{t.String()},
@@ -58,28 +55,23 @@ func Item[T Element](t *Tensor) T {
 	return Values[T](t)[0]
 }
 
-// Bytes copies a tensor's elements out as raw little-endian bytes, row-major.
+// Bytes is Values as raw little-endian bytes, of any element type.
 func Bytes(t *Tensor) []byte {
 	out := make([]byte, t.Numel()*t.DType().Size())
 	bytesInto(out, t)
 	return out
 }
 
-// bytesInto copies a tensor's elements into a slice of their size, raw, little-endian and
-// row-major.
 func bytesInto(into []byte, t *Tensor) {
 	mode := shim.CPUMode()
-	t.check("read", shim.ToBytes(&mode, t.given("read"), into))
+	t.check("read", shim.ToBytes(&mode, t.handleFor("read"), into))
 }
 
-// pieceBytes is the size of the pieces in which Pieces copies.
-const pieceBytes = 1 << 20
-
-// Pieces copies a tensor's elements out, raw, little-endian and row-major, a MiB at a time, so that
-// large tensors take little memory. write may use a piece until it returns. An error of write ends
-// the copying and is returned, as are failures with the tensor. A tensor that is not contiguous is
-// copied whole first.
+// Pieces is Bytes a MiB at a time, so that large tensors take little memory. write must not keep a
+// piece. An error of write ends the copying and is returned, as are failures with the tensor. A
+// tensor that is not contiguous is copied whole first.
 func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
+	const pieceBytes = 1 << 20
 	c := NewCtx(Options{Device: CPU(0)})
 	defer c.Close()
 	size := t.DType().Size()
@@ -100,8 +92,8 @@ func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
 	return cmp.Or(err, tried)
 }
 
-// SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major. Autograd does
-// not see it. It returns an error if the sizes differ.
+// SetBytes overwrites a tensor's elements with raw little-endian bytes, row-major, without autograd
+// noticing. It returns an error if the sizes differ.
 func SetBytes(t *Tensor, data []byte) error {
 	if t == nil {
 		return errors.New("torch: set: the tensor is nil")
@@ -121,8 +113,8 @@ func bytesOf[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// FileTensor returns a tensor to be written to a safetensors file. Its elements are copied out
-// piece by piece while it is written, so t must live until then.
+// FileTensor returns a tensor for a safetensors file. Its elements are copied while the file is
+// written, so t must not be freed before.
 func FileTensor(name string, t *Tensor) safetensors.Tensor {
 	load := func(write func([]byte) error) error { return Pieces(t, write) }
 	return safetensors.Tensor{Name: name, DType: FileDType(t.DType()), Shape: t.Shape(), Load: load}

@@ -18,7 +18,7 @@ const (
 	KindCUDA Kind = 1
 )
 
-// String returns "cpu" or "cuda", or another kind that libtorch has put a tensor on.
+// String returns "cpu" or "cuda", or the name of another kind of libtorch.
 func (k Kind) String() string {
 	switch k {
 	case KindCPU:
@@ -34,14 +34,14 @@ func (k Kind) String() string {
 // Device is a place for tensors, with an account of its memory: live bytes, their peak, and an
 // optional limit. The zero value is cpu:0.
 //
-// Several CPU devices are several accounts on one machine. So a pipeline over cores or sockets is
-// real: a tensor made on cpu:1 is charged to cpu:1 wherever and whenever it is freed. An account
-// counts exactly the bytes that were asked for: parameters, gradients, optimizer state, activations
-// and operators' workspaces alike.
+// CPU devices are accounts on one machine, for pipelines over cores or sockets: a tensor made on
+// cpu:1 is charged to cpu:1 until it is freed, by whomever. An account counts exactly the bytes
+// that were requested: parameters, gradients, optimizer state, activations and operators'
+// workspaces.
 //
 // Accounts belong to the process. All methods are safe for concurrent use. The account of a CUDA
-// device counts what a Ctx on the device has asked libtorch's allocator for, which reserves more:
-// see Memory.
+// device counts the requests of contexts on the device; libtorch's allocator reserves more, see
+// Memory.
 type Device struct {
 	Kind  Kind
 	Index int
@@ -76,7 +76,7 @@ func ParseDevice(s string) (Device, error) {
 // String returns the device in the form that ParseDevice reads, such as "cpu:1".
 func (d Device) String() string { return fmt.Sprintf("%s:%d", d.Kind, d.Index) }
 
-// Usable returns an error that says why this process cannot use the device, or nil.
+// Usable returns nil, or an error that says why this process cannot use the device.
 func (d Device) Usable() error {
 	n := shim.Devices(int(d.Kind))
 	if d.Kind == KindCPU {
@@ -98,11 +98,10 @@ func (d Device) Usable() error {
 
 // Hardware describes a device. CPU devices have the zero value: all of them are one machine.
 type Hardware struct {
-	Model string // the name of a GPU, as its driver has it
-	// Free is the highest limit that a GPU can keep: its free bytes and the process's cached
-	// bytes, less 512 MiB for what is on no account: kernels, which are loaded
-	// when they are first used, the workspaces of workers (see Ctx.PrepareProducts), and gaps between
-	// blocks.
+	Model string // the driver's name of a GPU
+	// Free is the highest limit that a GPU can keep: its free bytes and the process's cached bytes,
+	// less 512 MiB for memory on no account, which are kernels (loaded when first used), workspaces
+	// of products, and gaps between blocks.
 	Free int64
 }
 
@@ -113,14 +112,12 @@ func (d Device) Hardware() (Hardware, error) {
 	}
 	unused, err := shim.UnusedOfGPU(d.Index)
 	if err != nil {
-		return Hardware{}, fmt.Errorf("torch: reading what %v has free: %s", d, err.Message)
+		return Hardware{}, fmt.Errorf("torch: reading the free memory of %v: %s", d, err.Message)
 	}
-	name, _ := shim.GPUModel(d.Index) // "" where there is none
+	name, _ := shim.GPUModel(d.Index)
+	const besideAccounts = 512 << 20
 	return Hardware{Model: name, Free: max(unused+d.Memory().Cached-besideAccounts, 1)}, nil
 }
-
-// besideAccounts is what a GPU keeps free of limits: see Hardware.Free.
-const besideAccounts = 512 << 20
 
 // Version is libtorch's version.
 func Version() string { return shim.Version() }
@@ -128,8 +125,8 @@ func Version() string { return shim.Version() }
 // CUDADevices is the number of CUDA devices that this process can use.
 func CUDADevices() int { return shim.Devices(int(KindCUDA)) }
 
-// Account is the index that package shim knows the device's account by. Account 0 is for allocations
-// that no Ctx asked for.
+// Account is package shim's index of the device's account. Account 0 is for allocations outside of
+// contexts.
 func (d Device) Account() int {
 	switch {
 	case d.Kind == KindCPU && d.Index >= 0 && d.Index < MaxCPU:
@@ -144,14 +141,13 @@ func (d Device) Account() int {
 
 // Memory is the state of a device's account, in bytes.
 //
-// On a CPU: cached bytes are freed blocks kept for reuse; they are not live. Taken is the memory of the
-// system under all blocks of the account: the live ones, with headers and partly used pages, and
-// the cached ones. It exceeds the most that live blocks alone have taken since the last Trim by at
-// most one part in 64. Live blocks take their bytes, and less than a page more for each block of 32
-// KiB and above.
+// On a CPU, Cached are the bytes of freed blocks kept for reuse, which are not live. Taken is the
+// system's memory under all live and cached blocks of the account, with headers and partly used
+// pages. It is at most 1/64 more than the peak, since the last Trim, of the memory under live
+// blocks. A live block of 32 KiB or more takes its bytes and less than a page.
 //
-// On a CUDA device taken is what libtorch's allocator has reserved, for all of the process, and
-// cached what of it is in no block in use.
+// On a CUDA device, Taken are the bytes that libtorch's allocator has reserved for the whole
+// process, and Cached those of them that are in no used block.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
 
 // Memory reads the account.
@@ -161,14 +157,13 @@ func (d Device) Memory() Memory {
 }
 
 // SetLimit limits the live bytes; 0 removes the limit. An allocation beyond it fails with
-// ErrOutOfMemory and changes nothing. A limit below what is live is accepted: all allocations are
+// ErrOutOfMemory and changes nothing. The limit may be below the live bytes: all allocations are
 // then refused until enough is freed. Cached blocks beyond the limit go back to the system.
 //
-// On a CUDA device the limit is one of the bytes that are asked for. What libtorch's allocator
-// reserves for them (Memory.Taken) is more and has no bound but the GPU, unless
-// PYTORCH_CUDA_ALLOC_CONF sets one (per_process_memory_fraction, from libtorch 2.9 on). An allocation
-// that the GPU has no room for, because of fragmentation, or because others use it too, fails with
-// ErrOutOfMemory as well.
+// On a CUDA device the limit is on requested bytes. libtorch's allocator reserves more
+// (Memory.Taken), up to the size of the GPU, unless PYTORCH_CUDA_ALLOC_CONF limits it
+// (per_process_memory_fraction, from libtorch 2.9 on). An allocation that fails on the GPU, because
+// of fragmentation or other processes, fails with ErrOutOfMemory as well.
 func (d Device) SetLimit(bytes int64) { shim.SetLimit(d.Account(), bytes) }
 
 // ResetPeak lowers the peak to the live bytes.
@@ -177,31 +172,31 @@ func (d Device) ResetPeak() { shim.ResetPeak(d.Account()) }
 // Trim gives cached blocks back to the system.
 func (d Device) Trim() { shim.Trim(d.Account()) }
 
-// SetDeterministic sets whether CUDA devices compute the same bits each time, which costs speed, and
-// has operators fail that cannot. It is on unless it is switched off: bits are promised. It is of the
-// process, and comes before the first product. CPUs always do.
+// SetDeterministic sets whether CUDA devices compute the same bits each time, as CPUs always do.
+// This costs speed, and operators that cannot do so fail. It is on by default. Call it before the
+// first product of the process.
 func SetDeterministic(on bool) { setNumerics(func() { numerics.varying = !on }) }
 
 // Deterministic reports whether CUDA devices are told to compute the same bits each time.
 func Deterministic() bool { setNumerics(nil); return !numerics.varying }
 
-// SetTF32 sets whether CUDA devices may multiply and convolve float32 in TF32, several times as fast,
-// where factors have 10 bits of mantissa instead of 23. It is off unless it is switched on. PyTorch
-// has it on for convolutions. It is of the process, and comes before the first product. Where the
-// bits of several processes are to be the same, all have the same setting.
+// SetTF32 sets whether CUDA devices may multiply and convolve float32 in TF32, which is several
+// times as fast and has 10 bits of mantissa instead of 23. It is off by default; PyTorch has it on
+// for convolutions. Call it before the first product of the process. Processes that are to compute
+// the same bits need the same setting.
 func SetTF32(on bool) { setNumerics(func() { numerics.tf32 = on }) }
 
 // TF32 reports whether CUDA devices may compute in TF32.
 func TF32() bool { setNumerics(nil); return numerics.tf32 }
 
-// numerics is how the CUDA devices of the process compute. The first Ctx of a CUDA device tells
-// libtorch, unless a setter has before.
+// numerics has the settings of the process's CUDA devices. A setter, or the first Ctx of a CUDA
+// device, passes them to libtorch.
 var (
 	numerics struct{ told, varying, tf32 bool }
 	telling  sync.Mutex
 )
 
-// setNumerics changes numerics and tells libtorch, which without a change is told once.
+// setNumerics changes numerics and passes them to libtorch. Without a change it does so once.
 func setNumerics(change func()) {
 	telling.Lock()
 	defer telling.Unlock()

@@ -1,9 +1,8 @@
 // Package torch binds libtorch: tensors, devices whose memory is counted and limited, operators,
 // autograd.
 //
-// It is for code that must know exactly which bytes are live and when. Every tensor belongs to a
-// Ctx, a Ctx belongs to one goroutine, and no finalizer frees anything. It has no layers (package
-// nn), no training and no kernels of its own.
+// It is for code that must know which bytes are live and when. Every tensor belongs to a Ctx, a Ctx
+// belongs to one goroutine, and no finalizer frees anything. Layers are in package nn.
 //
 //	c := torch.NewCtx(torch.Options{Grad: true})
 //	defer c.Close()

@@ -9,7 +9,7 @@ import (
 // DType is the type of a tensor's elements. The values are c10::ScalarType's.
 type DType int
 
-// The element types that can be copied from and to Go's memory.
+// The element types that can be copied between tensors and Go's memory.
 const (
 	Uint8    DType = 0
 	Int32    DType = 3
@@ -34,7 +34,7 @@ var dtypes = map[DType]struct {
 	BFloat16: {"bfloat16", 2, safetensors.BF16},
 }
 
-// String is PyTorch's name of the type, such as "float32".
+// String returns PyTorch's name, such as "float32".
 func (d DType) String() string {
 	if t, ok := dtypes[d]; ok {
 		return t.name
@@ -45,11 +45,11 @@ func (d DType) String() string {
 // Size is the number of bytes of one element; 0 for a type that Go's memory does not hold.
 func (d DType) Size() int64 { return dtypes[d].size }
 
-// IsFloat says whether the elements can carry gradients.
+// IsFloat reports whether the elements can have gradients.
 func (d DType) IsFloat() bool { return d >= 5 && d <= 10 || d == BFloat16 }
 
-// FileDType returns the name of an element type in a file. The writer refuses a type that files do
-// not have.
+// FileDType returns the name of an element type in a safetensors file, whose writer refuses unknown
+// names.
 func FileDType(d DType) safetensors.DType {
 	if t, ok := dtypes[d]; ok {
 		return t.file
@@ -67,7 +67,7 @@ func DTypeOfFile(name safetensors.DType) (DType, error) {
 	return 0, fmt.Errorf("elements of %s, which penstock does not have", name)
 }
 
-// Element is a Go type that a tensor's elements can be copied from and to.
+// Element is a Go type whose values can be copied to and from tensors.
 type Element interface {
 	float32 | float64 | int64 | int32 | uint8 | bool
 }

@@ -10,15 +10,15 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// ErrOutOfMemory is the failure of an allocation beyond a device's limit, or beyond what the system
-// has. The error found with errors.As is a *MemoryError.
+// ErrOutOfMemory is the failure of an allocation beyond a device's limit or the system's memory.
+// The error found with errors.As is a *MemoryError.
 var ErrOutOfMemory = errors.New("out of memory")
 
-// ErrDeviceLost is the failure of a kernel after which CUDA refuses all work of this process, such as
-// an index out of range. CUDA tells of it later, in another operator or at the end of a run.
+// ErrDeviceLost is the failure of a kernel, such as an index out of range, after which CUDA refuses
+// all work of this process. CUDA reports it late, in another operator or at the end of a run.
 var ErrDeviceLost = errors.New("the GPU is lost to this process")
 
-// lost is how CUDA says so.
+// lost matches CUDA's messages for ErrDeviceLost.
 var lost = regexp.MustCompile("device-side assert|illegal memory access|misaligned address|" +
 	"illegal instruction|unspecified launch failure")
 
@@ -28,14 +28,13 @@ type MemoryError struct {
 	Limit, Live, Requested int64
 }
 
-// Error names device, limit, live and requested bytes.
 func (e *MemoryError) Error() string {
 	if e.Limit == 0 {
 		return fmt.Sprintf("out of memory on %v: the system has no more (live %d bytes, requested %d)",
 			e.Device, e.Live, e.Requested)
 	}
-	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d", e.Device, e.Limit,
-		e.Live, e.Requested)
+	return fmt.Sprintf("out of memory on %v: limit %d bytes, live %d, requested %d",
+		e.Device, e.Limit, e.Live, e.Requested)
 }
 
 // Is makes errors.Is(err, ErrOutOfMemory) hold.
@@ -43,17 +42,16 @@ func (e *MemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Error is the failure of an operator. Operators panic with it; Try turns it into an error.
 type Error struct {
-	Op      string   // "aten::mm", or the autograd node in backward if no operator was running
+	Op      string   // such as "aten::mm"; in backward the autograd node if no operator was running
 	Args    []string // the tensors among the arguments, such as "float32[8,16]"
 	Device  Device   // the device of the Ctx
 	Message string   // libtorch's message, without its backtrace
-	Err     error    // the cause, such as a *MemoryError; nil where there is only the message
+	Err     error    // the cause, such as a *MemoryError; nil if there is only the message
 
 	// Sequence is the autograd sequence number of the node that failed in backward.
 	Sequence uint64
 }
 
-// Error returns the operator with its tensors, then what went wrong.
 func (e *Error) Error() string {
 	s := e.Op
 	if len(e.Args) > 0 {
@@ -65,13 +63,12 @@ func (e *Error) Error() string {
 	return s + ": " + e.Message
 }
 
-// Unwrap returns the cause, such as the *MemoryError of a refused allocation, or nil.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is makes errors.Is(err, ErrDeviceLost) hold.
 func (e *Error) Is(target error) bool { return target == ErrDeviceLost && lost.MatchString(e.Message) }
 
-// Try runs f and returns the *Error that an operator in it panicked with. Any other panic goes on.
+// Try runs f and returns the *Error with which an operator in it panicked. Other panics go on.
 func Try(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -116,7 +113,7 @@ func (c *Ctx) Check(op string, err *shim.Error, tensors ...*Tensor) {
 	}
 }
 
-// check is Ctx.Check of a call without a context.
+// check is Ctx.Check for a call without a context.
 func (t *Tensor) check(op string, err *shim.Error) {
 	if err != nil {
 		panic(&Error{Op: op, Args: []string{t.String()}, Message: err.Message})
@@ -135,20 +132,19 @@ func Describe(tensors []*Tensor) []string {
 // PanicError is a panic of Go code, such as a user's layer, that is not an operator's failure.
 type PanicError struct {
 	Value any
-	Stack []byte // of the goroutine that panicked, as runtime.Stack gives it, cut off at 16 KiB
+	Stack []byte // runtime.Stack of the goroutine that panicked, cut off at 16 KiB
 }
 
-// Error returns the panic's value without the stack.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Unwrap is the panic's value where that is an error.
+// Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// Caught makes an error of a value from recover. An *Error stays as it is.
-// Anything else becomes a *PanicError with the stack of the calling goroutine.
+// Caught returns a value from recover as an error: an *Error itself, anything else as a *PanicError
+// with the stack of the calling goroutine.
 func Caught(p any) error {
 	if e, ok := p.(*Error); ok {
 		return e

@@ -9,15 +9,15 @@ import (
 	"sync/atomic"
 )
 
-// Live tensors are always counted; who made them is only recorded while tracking is on, because it
-// costs a stack walk each.
+// Live tensors are always counted. Their creators are recorded only while tracking is on, because
+// each record costs a stack walk.
 var (
 	liveTensors atomic.Int64
 	tracking    atomic.Bool
 	sites       sync.Map // *Tensor -> []uintptr
 )
 
-// LiveTensors returns the number of tensor handles in the process that were not freed.
+// LiveTensors returns the number of tensor handles of the process that were not freed.
 func LiveTensors() int64 { return liveTensors.Load() }
 
 // TrackLeaks starts or stops recording where tensors are made. Tests turn it on.
@@ -38,8 +38,8 @@ func forget(t *Tensor) {
 	}
 }
 
-// Leaks describes the live tensors made while tracking was on, one line for each creating line of
-// code: how many, what, where.
+// Leaks describes the live tensors made while tracking was on, one text for each creating line of
+// code: number, type and place.
 func Leaks() []string {
 	count := map[string]int{}
 	sites.Range(func(k, v any) bool {

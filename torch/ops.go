@@ -1,8 +1,7 @@
 package torch
 
-// Methods of Ctx that are named as operators of libtorch are these operators; Op runs the others. One
-// with a trailing underscore works in place on its first argument and returns it. Comments say what a
-// name does not.
+// Methods of Ctx run the operators of libtorch with the same name; Op runs the others. A method
+// with a trailing underscore changes its first argument in place and returns it.
 
 // Reduction says how a loss becomes a number. The values are libtorch's.
 type Reduction int64
@@ -21,7 +20,6 @@ func (c *Ctx) Add_(a, b *Tensor, alpha float64) *Tensor {
 	return c.op("aten::add_.Tensor").t(a).t(b).f(alpha).inPlace(a)
 }
 
-// AddScalar_ is a += v, and AddInt_ the same for an integer.
 func (c *Ctx) AddScalar_(a *Tensor, v float64) *Tensor {
 	return c.op("aten::add_.Scalar").t(a).f(v).inPlace(a)
 }
@@ -38,30 +36,29 @@ func (c *Ctx) MulScalar_(a *Tensor, v float64) *Tensor {
 	return c.op("aten::mul_.Scalar").t(a).f(v).inPlace(a)
 }
 
-// Matmul is batched over leading dimensions. A batch times a matrix is one product of matrices, whatever
-// the layout of the batch.
+// Matmul is batched over leading dimensions. A batch times a matrix is one product of matrices for
+// every layout of the batch.
 func (c *Ctx) Matmul(a, b *Tensor) *Tensor { return c.op("penstock::matmul").t(a).t(b).one() }
 
 // Sum and Mean are over all elements.
 func (c *Ctx) Sum(a *Tensor) *Tensor  { return c.op("aten::sum").t(a).one() }
 func (c *Ctx) Mean(a *Tensor) *Tensor { return c.op("aten::mean").t(a).one() }
 
-// SumDim is over some dimensions, which stay with size 1 if keep is set.
+// SumDim sums over dimensions, which stay with size 1 if keep is set.
 func (c *Ctx) SumDim(a *Tensor, dims []int64, keep bool) *Tensor {
 	return c.op("aten::sum.dim_IntList").t(a).is(dims).b(keep).one()
 }
 
-// Argmax gives int64 indices.
 func (c *Ctx) Argmax(a *Tensor, dim int64) *Tensor { return c.op("aten::argmax").t(a).i(dim).one() }
 
-// Linear is input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil). Its backward
-// adds to the gradient of weight in place.
+// Linear is input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil). Its
+// backward adds to the gradient of weight in place.
 func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.op("penstock::linear").t(input).t(weight).t(bias).one()
 }
 
-// PlainLinear is Linear of input as a matrix of rows, where autograd sums the gradient of weight. It is
-// for a weight with several uses in one graph, whose sum then has one order.
+// PlainLinear is Linear with input as a matrix of rows, whose backward leaves the sum of weight's
+// gradients to autograd. With it the gradient of a weight with several uses is summed in one order.
 func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.op("penstock::plain_linear").t(input).t(weight).t(bias).one()
 }
@@ -70,7 +67,7 @@ func (c *Ctx) ReLU(a *Tensor) *Tensor  { return c.op("penstock::relu").t(a).one(
 func (c *Ctx) ReLU_(a *Tensor) *Tensor { return c.op("aten::relu_").t(a).inPlace(a) }
 func (c *Ctx) Tanh(a *Tensor) *Tensor  { return c.op("aten::tanh").t(a).one() }
 
-// GELU has a backward that is right for every layout of the gradient; approximate is "none" or "tanh".
+// GELU has a correct backward for every layout of the gradient; approximate is "none" or "tanh".
 func (c *Ctx) GELU(a *Tensor, approximate string) *Tensor {
 	return c.op("penstock::gelu").t(a).s(approximate).one()
 }
@@ -84,20 +81,12 @@ func (c *Ctx) Zeros(dtype DType, shape ...int64) *Tensor {
 }
 func (c *Ctx) Ones(dtype DType, shape ...int64) *Tensor { return c.factory("aten::ones", dtype, shape) }
 
-// Randn returns float32 numbers from the normal distribution of mean 0 and deviation 1. They follow
-// from Options.Seed and from how many tensors the context has drawn before.
+// Randn returns float32 numbers from the standard normal distribution. They depend on Options.Seed
+// and on the number of draws of the context before.
 func (c *Ctx) Randn(shape ...int64) *Tensor { return c.Normal_(c.Empty(Float32, shape...), 0, 1) }
 
 func (c *Ctx) factory(op string, dtype DType, shape []int64) *Tensor {
-	return c.op(op).is(list(shape)).dtype(dtype).none().device(c.device).one()
-}
-
-// list is a list of ints for the encoder, to which nil is None.
-func list(v []int64) []int64 {
-	if v == nil {
-		return []int64{}
-	}
-	return v
+	return c.op(op).ints(shape).dtype(dtype).none().device(c.device).one()
 }
 
 // Expand is a view in which dimensions of one element repeat it.
@@ -114,38 +103,37 @@ func (c *Ctx) Fill_(a *Tensor, v float64) *Tensor {
 // Copy_ overwrites a with b, converting and broadcasting.
 func (c *Ctx) Copy_(a, b *Tensor) *Tensor { return c.op("aten::copy_").t(a).t(b).inPlace(a) }
 
-// Clone is new memory on the context's account, with the same strides where they are dense.
+// Clone copies a to the context's account, with the same strides if they are dense.
 func (c *Ctx) Clone(a *Tensor) *Tensor { return c.op("aten::clone").t(a).one() }
 
 // Detach is the same memory, outside the graph.
 func (c *Ctx) Detach(a *Tensor) *Tensor { return c.op("aten::detach").t(a).one() }
 
-// To is a copy in another element type: always new memory.
+// To copies a, even if it has the type already.
 func (c *Ctx) To(a *Tensor, dtype DType) *Tensor {
 	return c.op("aten::_to_copy").t(a).dtype(dtype).one()
 }
 
-// CopyHere copies a, outside the graph, to the context's device and account.
+// CopyHere copies a to the context's device and account, outside the graph.
 func (c *Ctx) CopyHere(a *Tensor) (out *Tensor) {
 	c.NoGrad(func() { out = c.op("penstock::transfer").t(a).device(c.device).one() })
 	return out
 }
 
-// Reshape takes -1 for one size. No sizes make a number of a tensor of one element.
+// Reshape takes -1 for one size. Without sizes it makes a scalar of one element.
 func (c *Ctx) Reshape(a *Tensor, shape ...int64) *Tensor {
-	return c.op("aten::reshape").t(a).is(list(shape)).one()
+	return c.op("aten::reshape").t(a).ints(shape).one()
 }
 func (c *Ctx) Transpose(a *Tensor, i, j int64) *Tensor {
 	return c.op("aten::transpose.int").t(a).i(i).i(j).one()
 }
 
-// Narrow is a view of length entries of a dimension from start.
+// Narrow is a view of length entries of a dimension, from index start on.
 func (c *Ctx) Narrow(a *Tensor, dim, start, length int64) *Tensor {
 	return c.op("penstock::narrow").t(a).i(dim).i(start).i(length).one()
 }
 func (c *Ctx) Cat(list []*Tensor, dim int64) *Tensor { return c.op("aten::cat").ts(list).i(dim).one() }
 
-// Uniform_ and Normal_ draw with a generator of the next draw's seed.
 func (c *Ctx) Uniform_(a *Tensor, from, to float64) *Tensor {
 	return c.op("aten::uniform_").t(a).f(from).f(to).seed().inPlace(a)
 }

@@ -1,17 +1,16 @@
 package torch
 
-// Randomness is derived, never saved: every draw has its own generator, seeded by the context's
-// seed and the number of the draw. Whoever sets the same seed again draws the same bits, on any
-// thread, and no generator of the process is touched.
+// Random state is derived, not saved: every draw has its own generator, seeded from the context's
+// seed and the number of the draw. The same seed draws the same bits on any thread. libtorch's
+// global generators are not used.
 
 // SetSeed starts a new sequence of draws.
 func (c *Ctx) SetSeed(seed uint64) { c.seed, c.draws = seed, 0 }
 
-// Draws is the state of the sequence: its seed and how many draws were made. ResumeDraws goes back
-// to it.
+// Draws returns the state of the sequence: its seed and the number of draws made.
 func (c *Ctx) Draws() (seed, made uint64) { return c.seed, c.draws }
 
-// ResumeDraws continues a sequence of draws where Draws read it.
+// ResumeDraws sets the state of the sequence to a result of Draws.
 func (c *Ctx) ResumeDraws(seed, made uint64) { c.seed, c.draws = seed, made }
 
 // NextSeed is the seed of the next draw.
@@ -33,8 +32,7 @@ func finalise(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Dropout zeroes each element with probability p and scales the others by 1/(1-p). The mask is
-// aten::bernoulli_ with a generator of this draw's seed.
+// Dropout zeroes each element with probability p and scales the others by 1/(1-p).
 func (c *Ctx) Dropout(x *Tensor, p float64) *Tensor {
 	if p == 0 {
 		return x

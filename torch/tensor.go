@@ -9,18 +9,18 @@ import (
 )
 
 // Tensor is a handle on a libtorch tensor. It belongs to the Ctx that made it and is freed with it,
-// unless Ctx.Keep moved it out; then whoever kept it calls Free. Freeing a handle never frees what
-// autograd saved: libtorch counts references.
+// unless Ctx.Keep moved it out; then the caller of Keep calls Free. Memory that autograd has saved
+// stays, as libtorch counts references.
 //
-// Reading a kept tensor from several goroutines is safe; a tensor that a Ctx owns stays with that
-// Ctx's goroutine.
+// Several goroutines may read a kept tensor. A tensor that a Ctx owns stays with the Ctx's
+// goroutine.
 type Tensor struct {
 	h     shim.Handle
 	owner *Ctx // nil when kept
 	slot  int  // index in owner.owned
 }
 
-// handle is t's handle, 0 for nil. Using a freed tensor is a programming error and panics.
+// handle returns t's handle, 0 for nil. It panics if t was freed.
 func (t *Tensor) handle() shim.Handle {
 	if t == nil {
 		return 0
@@ -31,15 +31,14 @@ func (t *Tensor) handle() shim.Handle {
 	return t.h
 }
 
-// Handle is what package shim knows the tensor by. It panics with an *Error for nil.
-func (t *Tensor) Handle() shim.Handle { return t.given("handle") }
+// Handle is package shim's handle on the tensor. It panics with an *Error for nil.
+func (t *Tensor) Handle() shim.Handle { return t.handleFor("handle") }
 
-// given is t's handle for what needs a tensor: nil panics with an *Error.
-func (t *Tensor) given(what string) shim.Handle {
+// handleFor returns t's handle for an operation that needs a tensor: nil panics with an *Error.
+func (t *Tensor) handleFor(op string) shim.Handle {
 	if t == nil {
-		panic(&Error{Op: what, Args: Describe([]*Tensor{t}), Message: "the tensor is nil: a gradient " +
-			"or a skip " +
-			"connection that is absent, or a tensor that was never made"})
+		panic(&Error{Op: op, Args: Describe([]*Tensor{t}), Message: "the tensor is nil: a gradient " +
+			"or a skip connection that is absent, or a tensor that was never made"})
 	}
 	return t.handle()
 }
@@ -65,7 +64,7 @@ func FreeAll(list []*Tensor) {
 	}
 }
 
-// Distinct returns each tensor once and, by element of list, its index among those.
+// Distinct returns each tensor once, and for each element of list its index in once.
 func Distinct(list []*Tensor) (once []*Tensor, at []int) {
 	for _, t := range list {
 		k := slices.Index(once, t)
@@ -77,13 +76,13 @@ func Distinct(list []*Tensor) (once []*Tensor, at []int) {
 	return once, at
 }
 
-// Freed says whether the handle was released. Nil was not.
+// Freed reports whether the handle was released. For nil it is false.
 func (t *Tensor) Freed() bool { return t != nil && t.h == 0 }
 
-// Shape is the tensor's sizes. The caller owns the slice.
-func (t *Tensor) Shape() []int64 { return shim.Describe(t.given("shape")).Shape }
+// Shape returns the sizes. The caller owns the slice.
+func (t *Tensor) Shape() []int64 { return shim.Describe(t.handleFor("shape")).Shape }
 
-// Size is the length of one dimension; negative ones count from the end.
+// Size is the length of one dimension; a negative dim counts from the end.
 func (t *Tensor) Size(dim int) int64 {
 	s := t.Shape()
 	if dim < -len(s) || dim >= len(s) {
@@ -94,35 +93,31 @@ func (t *Tensor) Size(dim int) int64 {
 }
 
 // Numel is the number of elements.
-func (t *Tensor) Numel() int64 { return shim.Numel(t.given("numel")) }
-func (t *Tensor) DType() DType { return DType(shim.DType(t.given("dtype"))) }
+func (t *Tensor) Numel() int64 { return shim.Numel(t.handleFor("numel")) }
+func (t *Tensor) DType() DType { return DType(shim.DType(t.handleFor("dtype"))) }
 
-// On reports whether operators of a context on d can use the tensor: it is on that GPU, or in the memory
-// of the CPU, which all CPU devices share.
+// On reports whether contexts on d can use the tensor. All CPU devices share one memory.
 func (t *Tensor) On(d Device) bool {
-	at := shim.Describe(t.given("place"))
+	at := shim.Describe(t.handleFor("on"))
 	return Kind(at.DeviceType) == d.Kind && (d.Kind == KindCPU || at.DeviceIndex == d.Index)
 }
 
-// Kind is the kind of device that the tensor lives on.
-func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.given("kind")).DeviceType) }
+// Kind is the kind of the tensor's device.
+func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.handleFor("kind")).DeviceType) }
 
-// RequiresGrad says whether autograd follows the tensor.
-func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.given("requires_grad")) }
+// RequiresGrad reports whether the tensor needs a gradient.
+func (t *Tensor) RequiresGrad() bool { return shim.RequiresGrad(t.handleFor("requires_grad")) }
 
-// IsLeaf says whether no operator recorded how the tensor was made.
-func (t *Tensor) IsLeaf() bool { return shim.Describe(t.given("is_leaf")).Leaf }
+// IsLeaf reports whether no autograd node made the tensor.
+func (t *Tensor) IsLeaf() bool { return shim.Describe(t.handleFor("is_leaf")).Leaf }
 
-// Changes returns how often the memory of the tensor and of all its views was changed in place.
-func (t *Tensor) Changes() int64 { return shim.Changes(t.given("changes")) }
+// Changes counts the changes in place of the tensor and all its views.
+func (t *Tensor) Changes() int64 { return shim.Changes(t.handleFor("changes")) }
 
-// Storage identifies the memory of the tensor and gives its size in bytes. Views of one storage
-// share the identity.
-func (t *Tensor) Storage() (id uintptr, bytes int64) {
-	return shim.Storage(t.given("storage"))
-}
+// Storage returns the identity and the size of the tensor's memory, which its views share.
+func (t *Tensor) Storage() (id uintptr, bytes int64) { return shim.Storage(t.handleFor("storage")) }
 
-// String is the tensor's type and shape, such as "float32[8,16]".
+// String returns type and shape, such as "float32[8,16]".
 func (t *Tensor) String() string {
 	switch {
 	case t == nil:

@@ -9,51 +9,47 @@ import (
 
 // Node is an autograd node with a backward in Go; see [Attach].
 type Node interface {
-	// Backward computes the gradients of the node's inputs. It runs inside the Backward that was
-	// called. c is a context with the device, threads and autocast that Attach was called under,
-	// grad off. It is closed when Backward returns.
+	// Backward computes the gradients of the node's inputs, inside of a torch.Ctx.Backward. c has
+	// the device, threads and autocast of Attach's context and grad off. It is closed when Backward
+	// returns.
 	//
-	// A panic or Goexit ends the Backward that was called first. The sequence number of an *torch.Error
-	// becomes the node's.
+	// A panic or Goexit ends the outermost torch.Ctx.Backward. The sequence number of a
+	// *torch.Error becomes the node's.
 	Backward(c *torch.Ctx, arrival *Arrival)
-	// Forget is called once, on any thread, when Backward will not be called again: a backward that
-	// did not keep the graph is over, or the graph was freed. It must not use a context.
+	// Forget is called once, on any thread, when Backward will not be called again, as the graph
+	// was freed. It must not use a context.
 	Forget()
 }
 
 // Arrival is the input and the result of a node's backward.
 type Arrival struct {
-	// Grads are the gradients of the outputs, nil where an output has none. They are kept tensors that
-	// nobody else holds, so freeing one in Node.Backward frees its memory. The rest are freed when
-	// Node.Backward returns.
-	Grads []*torch.Tensor
-	// Wanted says, by input, whether its gradient is needed.
-	Wanted []bool
-	// Last says that the graph is not kept: no other backward will run through it.
-	Last bool
-	// InputGrads is filled by Node.Backward, by input, with tensors of any owner. Entries may stay
-	// nil.
+	// Grads are the gradients of the outputs, nil if an output has none. They are kept tensors that
+	// nobody else holds. Node.Backward may free them early.
+	Grads  []*torch.Tensor
+	Wanted []bool // by input: its gradient is needed
+	Last   bool   // no other backward will run through the graph
+	// InputGrads is filled by Node.Backward, by input, with tensors of any owner or nil.
 	InputGrads []*torch.Tensor
 }
 
-// Attach puts outputs, which were computed without a graph, under one node, as if the node had
-// computed them from inputs. Backward through them calls n.
+// Attach makes one node of outputs, which were computed from inputs without a graph. Backward
+// through its results calls n.
 //
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
 // outputs. Elements may be nil. Outputs of types without gradients stay outside of the graph.
 func Attach(c *torch.Ctx, inputs, outputs []*torch.Tensor, n Node) []*torch.Tensor {
 	return ownAll(c, attach(c, "attach", false, inputs, outputs,
-		func(c *torch.Ctx, r *shim.Recomputation) { arrive(c, r, n) }, n.Forget))
+		func(c *torch.Ctx, r *shim.Recomputation) { runBackward(c, r, n) }, n.Forget))
 }
 
-func arrive(c *torch.Ctx, r *shim.Recomputation, n Node) {
-	arrived := ownAll(c, r.Grads)
+func runBackward(c *torch.Ctx, r *shim.Recomputation, n Node) {
+	grads := ownAll(c, r.Grads)
 	clear(r.Grads)
-	for _, g := range arrived {
+	for _, g := range grads {
 		c.Keep(g)
 	}
-	defer torch.FreeAll(arrived)
-	a := &Arrival{Grads: slices.Clone(arrived), Wanted: r.Wanted, Last: r.Last,
+	defer torch.FreeAll(grads)
+	a := &Arrival{Grads: slices.Clone(grads), Wanted: r.Wanted, Last: r.Last,
 		InputGrads: make([]*torch.Tensor, len(r.InputGrads))}
 	n.Backward(c, a)
 	for i, g := range a.InputGrads {
@@ -64,8 +60,8 @@ func arrive(c *torch.Ctx, r *shim.Recomputation, n Node) {
 	}
 }
 
-// attach makes the node of Attach or of a checkpoint. With hold the node keeps its inputs. run is
-// given a context of its own.
+// attach makes the node of Attach or of a checkpoint. With hold the node keeps its inputs. run gets
+// its own context.
 func attach(c *torch.Ctx, op string, hold bool, inputs, outputs []*torch.Tensor,
 	run func(c *torch.Ctx, r *shim.Recomputation), forget func(),
 ) []shim.Handle {

@@ -196,7 +196,7 @@ func TestBorderIsDense(t *testing.T) {
 		"of no dimensions": c.Sum(x), "empty": c.Narrow(c.Transpose(x, 0, 1), 0, 0, 0),
 		"integers": torch.From(c, []int64{1, 2}),
 	} {
-		if engine.Border(c, dense) != dense {
+		if engine.Boundary(c, dense) != dense {
 			t.Errorf("%s: copied", name)
 		}
 	}
@@ -206,7 +206,7 @@ func TestBorderIsDense(t *testing.T) {
 		"every second":     c.Reshape(c.Narrow(c.Reshape(x, 3, 4, 3, 2), 3, 0, 1), 3, 4, 3),
 		"integers":         c.Narrow(torch.From(c, []int64{1, 2, 3, 4}, 2, 2), 1, 1, 1),
 	} {
-		y := engine.Border(c, gaps)
+		y := engine.Boundary(c, gaps)
 		if y == gaps || !engine.Dense(y.Shape(), engine.Strides(c, y)) || !bytes.Equal(torch.Bytes(y),
 			torch.Bytes(gaps)) {
 			t.Errorf("%s: became %v with strides %v", name, y, engine.Strides(c, y))
@@ -229,7 +229,7 @@ func TestGradientsAtABorderAreDense(t *testing.T) {
 		if way == "parts" {
 			h = c.Linear(x, w, nil)
 		}
-		y := c.Cat([]*torch.Tensor{engine.Border(c, h), c.Zeros(torch.Float32, 4, 100)}, 1)
+		y := c.Cat([]*torch.Tensor{engine.Boundary(c, h), c.Zeros(torch.Float32, 4, 100)}, 1)
 		roots := []*torch.Tensor{y}
 		if way == "engine" {
 			roots = append(roots, c.MulScalar(y, 2))
@@ -294,8 +294,8 @@ func TestBorderOfAnInput(t *testing.T) {
 	for _, through := range []bool{false, true} {
 		box := engine.Mailbox(c)
 		x := c.Clone(engine.Gate(c, box, c.Ones(torch.Float32, 4, 6)))
-		y := engine.Border(c, x, x)
-		if again := engine.Border(c, y, x, y); again != y {
+		y := engine.Boundary(c, x, x)
+		if again := engine.Boundary(c, y, x, y); again != y {
 			t.Error("a border became another one")
 		}
 		if !through {

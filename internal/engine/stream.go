@@ -9,8 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Stream is a queue of work of a CUDA device; see package internal/stream. The zero Stream is the
-// default stream of its device, on which a Ctx works that was given none.
+// Stream is a queue of work of a CUDA device; see package internal/stream. ID 0 is the default
+// stream.
 type Stream struct {
 	device torch.Device
 	id     int64
@@ -19,9 +19,9 @@ type Stream struct {
 // ID is libtorch's number of the stream on its device.
 func (s Stream) ID() int64 { return s.id }
 
-// NewStream returns a stream of the device that is not open already, unless all 32 of libtorch's are
-// open. CloseStream gives it back. A CPU device's is the host's.
-// It panics with *torch.Error if the device cannot be used.
+// NewStream returns a stream of a device, to be closed by CloseStream; stream.Host for a CPU
+// device. It returns an open stream only if all 32 of libtorch's are open. It panics with
+// *torch.Error if the device cannot be used.
 func NewStream(d torch.Device) stream.Stream {
 	if d.Kind == torch.KindCPU {
 		return stream.Host{}
@@ -33,19 +33,18 @@ func NewStream(d torch.Device) stream.Stream {
 	})
 }
 
-// CloseStream ends the use of a stream of NewStream after all its work has ended. NewStream returns the
-// stream that was closed last, so that libtorch's workspaces for products on it are used again. Others'
-// streams are left alone.
+// CloseStream closes a stream of NewStream whose work has ended; other streams are ignored.
+// NewStream returns the stream that was closed last, so that libtorch's workspaces for products on
+// it are used again.
 func CloseStream(s stream.Stream) {
 	if own, ok := s.(Stream); ok {
 		streams.close(own)
 	}
 }
 
-// streams are the open streams of CUDA devices.
 var streams streamPool
 
-// streamPool knows which of the 32 streams of a device, which libtorch gives in turn, are open.
+// streamPool knows which of a CUDA device's 32 streams, which libtorch returns in turn, are open.
 type streamPool struct {
 	mu     sync.Mutex
 	users  map[Stream]int
@@ -79,7 +78,7 @@ func (p *streamPool) close(s Stream) {
 	}
 }
 
-// DefaultStream is the stream on which a Ctx works that was given none.
+// DefaultStream returns the stream of a Ctx without SetStream.
 func DefaultStream(d torch.Device) stream.Stream {
 	if d.Kind == torch.KindCPU {
 		return stream.Host{}
@@ -93,7 +92,7 @@ func streamFailed(d torch.Device, what string, err *shim.Error) {
 	}
 }
 
-// Record returns an event that is done when all work queued so far is. The caller frees it.
+// Record returns an event that is done when all work queued so far is done. The caller frees it.
 func (s Stream) Record() stream.Event { return s.record(false) }
 
 func (s Stream) record(timed bool) *event {
@@ -102,8 +101,8 @@ func (s Stream) record(timed bool) *event {
 	return &event{e, s.device}
 }
 
-// Wait makes work that is queued from now on begin when the event is done. It does not block, unless
-// the event is the host's.
+// Wait makes work that is queued from now on begin when the event is done. It does not block,
+// unless the event is the host's.
 func (s Stream) Wait(e stream.Event, _ stream.Reason) {
 	own, ok := e.(*event)
 	if !ok {
@@ -114,7 +113,6 @@ func (s Stream) Wait(e stream.Event, _ stream.Reason) {
 		s.device.Index, s.id))
 }
 
-// event is one of a CUDA device.
 type event struct {
 	handle shim.Event
 	device torch.Device
@@ -131,12 +129,12 @@ func (e *event) Free() {
 	}
 }
 
-// gpuStream is a Stream, or a type that has one embedded, such as of a test.
+// gpuStream is a Stream, or a type that embeds one, as tests do.
 type gpuStream interface{ gpu() Stream }
 
 func (s Stream) gpu() Stream { return s }
 
-// StreamOf is the context's stream, which the memory of its tensors belongs to.
+// StreamOf returns the stream of a context and of the memory of its tensors.
 func StreamOf(c *torch.Ctx) stream.Stream {
 	if s := c.Stream(); s != nil {
 		return s
@@ -144,14 +142,14 @@ func StreamOf(c *torch.Ctx) stream.Stream {
 	return DefaultStream(c.Device())
 }
 
-// MemoryLike allocates what CopyHere of a would have, with no values.
+// MemoryLike allocates the result of CopyHere of a without copying.
 func MemoryLike(c *torch.Ctx, a *torch.Tensor) (out *torch.Tensor) {
 	c.NoGrad(func() { out = c.Op("penstock::transfer_memory", a, c.Device()) })
 	return out
 }
 
-// CopyOn queues a copy of a into memory of MemoryLike on a stream, of either device. Nothing waits
-// for anything: see stream.Route. A copy from or to a CPU device blocks until it has ended.
+// CopyOn queues a copy of a into memory of MemoryLike on a stream of either device, without waiting
+// for other streams; see stream.Route. A copy from or to a CPU device blocks until it has ended.
 func CopyOn(c *torch.Ctx, s stream.Stream, into, a *torch.Tensor) {
 	m := c.Mode()
 	defer func(was shim.Mode) { *m = was }(*m)
@@ -167,20 +165,20 @@ func CopyOn(c *torch.Ctx, s stream.Stream, into, a *torch.Tensor) {
 	c.NoGrad(func() { c.Call("penstock::transfer_into", into, a) })
 }
 
-// ToHost queues a copy of a to memory of the CPU that no account counts. Its values have arrived when
-// the work of the context's stream is done.
+// ToHost queues a copy of a to CPU memory that no account counts. It has ended when the work of the
+// context's stream is done.
 func ToHost(c *torch.Ctx, a *torch.Tensor) (out *torch.Tensor) {
 	c.NoGrad(func() { out = copyTo(c, torch.CPU(0), a) })
 	return out
 }
 
-// Moment is when a stream came to a point in its work: on a CPU now.
+// Moment is the time when a stream reaches a point in its work.
 type Moment struct {
 	at    time.Time
 	event *event
 }
 
-// Now marks the point that the work of the context's stream has come to.
+// Now returns the moment at the end of all work queued on the context's stream; on a CPU the time.
 func Now(c *torch.Ctx) Moment {
 	if c.Device().Kind == torch.KindCPU {
 		return Moment{at: time.Now()}
@@ -188,7 +186,7 @@ func Now(c *torch.Ctx) Moment {
 	return Moment{event: Stream{c.Device(), c.Mode().Stream}.record(true)}
 }
 
-// Since is the time from an earlier moment of the same device, once the stream has been waited for.
+// Since returns the time from an earlier moment of the same device. Wait for the stream first.
 func (m Moment) Since(earlier Moment) time.Duration {
 	if m.event == nil {
 		return m.at.Sub(earlier.at)
@@ -205,10 +203,10 @@ func (m Moment) Free() {
 	}
 }
 
-// PrepareProducts has libtorch take the workspaces that it keeps for products of the calling thread
-// on the context's stream of a CUDA device: 32 MiB for each pair of a thread and a stream, with the
-// variables of the environment as they are here, and up to as much for products with a bias. No
-// account has them, and they are never given back. Otherwise the first product there takes them.
+// PrepareProducts makes libtorch allocate its workspaces for products of the calling thread on the
+// context's CUDA stream, which otherwise the first product does. By default they are 32 MiB for
+// each pair of a thread and a stream, and up to as much for products with a bias. No account counts
+// them, and they are never freed.
 func PrepareProducts(c *torch.Ctx) {
 	if c.Device().Kind != torch.KindCPU {
 		c.Check("prepare products", shim.PrepareProducts(c.Mode()))
