@@ -202,7 +202,14 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	if all := int64(j.epochs) * updates; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
 		j.last = all
 	}
-	j.schedule, j.recipe.LRSchedule, err = j.scheduled(j.last)
+	config := optim.ScheduleConfig{LR: j.update.LR, WarmupSteps: j.warmup}
+	settings := map[string]any{"warmup": j.warmup}
+	if j.lrSchedule != "constant" { // a constant schedule has no length
+		config.TotalSteps = cmp.Or(j.scheduleSteps, int(j.last))
+		settings["schedule-steps"] = config.TotalSteps
+	}
+	j.recipe.LRSchedule = train.Choice{Name: j.lrSchedule, Settings: settings}
+	j.schedule, err = optim.NewSchedule(j.lrSchedule, config)
 	return err
 }
 
