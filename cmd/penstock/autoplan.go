@@ -63,7 +63,8 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	}
 	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: --plan auto decides it; want one of the two", name, s.Lookup(name).Value)
+			return badUsage("--%s %s: --plan auto decides it; want it left out", name,
+				s.Lookup(name).Value)
 		}
 	}
 	if o.config.Devices != nil && o.grouped {
@@ -187,7 +188,7 @@ func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 }
 
 // findPlan plans the model for processes with these links between them.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (line searchLine, err error) {
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (searchLine, error) {
 	w, busy := j.world, runtime.NumCPU()
 	if w.devices() > 0 { // of the processes on this machine
 		busy = w.devicesOfEach() * min(max(busy/w.Cores, 1), w.Processes)
@@ -205,13 +206,13 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	info := j.training.Info()
 	m, err := j.measured(&info)
 	if err != nil {
-		return line, err
+		return searchLine{}, err
 	}
 	show := newProgress(stderr, "planning", "")
 	defer show.end()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
-		return line, err
+		return searchLine{}, err
 	}
 	system.TrimProcess()
 	return found.line(), nil
