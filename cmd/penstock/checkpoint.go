@@ -61,7 +61,7 @@ func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
 	return train.OpenCheckpoint(store.Path(c.Best.Step))
 }
 
-const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out for its newest checkpoint."
+const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out for its newest one."
 
 func newCheckpointInspect() *cobra.Command {
 	cmd := &cobra.Command{

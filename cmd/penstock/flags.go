@@ -86,7 +86,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"update running statistics of batch norms once a batch, not once a micro-batch")
 	autocastFlag(s, &f.config.Autocast, "run forwards in fewer bits where that is safe; weights stay float32")
 	f.numerics.register(s)
-	threadsFlag(s, &f.config.Threads, &f.allThreads, "1, or more if they are measured to be faster")
+	threadsFlag(s, &f.config.Threads, &f.allThreads)
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
@@ -98,7 +98,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		"learning `RATE` (default 0.1 for sgd, 0.01 for rmsprop, 0.001 for others)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` that pulls weights to zero")
-	texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr, and --weight-decay, "+
+	texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own decay, "+
 		"of parameters with these names; * is any text; may be repeated, the first match counts")
 	word(s, &f.lrSchedule, "lr-schedule", "constant", "`NAME` of the learning rate's schedule: "+
 		strings.Join(optim.ScheduleNames(), ", "), optim.ScheduleNames()...)

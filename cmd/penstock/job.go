@@ -264,13 +264,14 @@ func (j *job) measuring(c profile.Config) train.MeasureConfig {
 // rowsOfEach returns how many rows of a batch each replica has.
 func (j *job) rowsOfEach() int { return (j.batch + j.replicas - 1) / j.replicas }
 
-// trainingLoss is cross entropy, or the squared error for regression, plus the losses of auxiliary
-// classifiers.
+// trainingLoss returns cross entropy, or for regression the squared error. Auxiliary classifiers add 0.3 of
+// their losses.
 func trainingLoss(task data.Task) nn.Loss {
+	loss := nn.CrossEntropy()
 	if task == data.Regression {
-		return models.NewAuxiliaryLoss(nn.MSE(), auxiliaryWeight)
+		loss = nn.MSE()
 	}
-	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
+	return models.NewAuxiliaryLoss(loss, 0.3)
 }
 
 // openPipe cuts the model and makes the optimizer. Nothing is on a device yet.

@@ -78,7 +78,8 @@ func readModel(name string, set []string) (model *nn.Sequential, line modelLine,
 		return nil, line, badUsage("--set %s: %s", strings.Join(set, ","), message(err))
 	}
 	settings, err := models.Settings(name, o)
-	line = modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()), Parameters: nn.Count(model)}
+	line = modelLine{Name: name, Args: map[string]any{}, Layers: len(model.Layers()),
+		Parameters: nn.Count(model)}
 	var words []string
 	for _, s := range settings {
 		line.Args[s.Name] = s.Value
