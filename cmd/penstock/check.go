@@ -68,7 +68,7 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	return o, nil
 }
 
-func (o *runOptions) checkNames(s *pflag.FlagSet) (err error) {
+func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	switch {
 	case o.modelName == "":
 		return badUsage("--model is needed: one of %s", strings.Join(models.Names(), ", "))
@@ -78,23 +78,15 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) (err error) {
 	return o.modelFlags.check(s)
 }
 
-// checkPairs refuses a flag if another flag that it needs is missing.
+// checkPairs refuses flags that need another flag.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
-	const dir, file = "--out DIR, the directory of the run", "--init FILE"
-	for _, pair := range []struct {
-		flag, needs string
-		there       bool
-	}{
-		{"resume", dir, o.out != ""}, {"autoresume", dir, o.out != ""}, {"save-every", dir, o.out != ""},
-		{"keep", dir, o.out != ""}, {"patience", "--validate", o.validate != ""},
-		{"schedule-steps", "--lr-schedule cosine or step", o.lrSchedule != "constant"},
-		{"init-rename", file, o.weights.init != ""}, {"init-skip", file, o.weights.init != ""},
-		{"init-partial", file, o.weights.init != ""},
-	} {
-		if s.Changed(pair.flag) && !pair.there {
-			value := strings.Trim(s.Lookup(pair.flag).Value.String(), "[]")
-			return badUsage("--%s %s: it needs %s", pair.flag, value, pair.needs)
-		}
+	err := cmp.Or(
+		unpaired(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+		unpaired(s, o.validate != "", "--validate", "patience"),
+		unpaired(s, o.lrSchedule != "constant", "--lr-schedule cosine or step", "schedule-steps"),
+		unpaired(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"))
+	if err != nil {
+		return err
 	}
 	for _, text := range o.weights.rename {
 		r, err := nn.ParseRename(text)
@@ -102,6 +94,17 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 			return badUsage("--init-rename %s", message(err))
 		}
 		o.weights.rules.Rename = append(o.weights.rules.Rename, r)
+	}
+	return nil
+}
+
+// unpaired refuses these flags if what they need is missing.
+func unpaired(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
+	for _, name := range flags {
+		if s.Changed(name) && !given {
+			value := strings.Trim(s.Lookup(name).Value.String(), "[]")
+			return badUsage("--%s %s: it needs %s", name, value, needed)
+		}
 	}
 	return nil
 }

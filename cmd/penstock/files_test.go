@@ -131,7 +131,7 @@ func TestFoldersThatAreNotThere(t *testing.T) {
 		file := filepath.Join(folder, row.name)
 		r := command(t, append(row.args, "--"+row.flag, file)...)
 		want := "penstock: --" + row.flag + " " + file + " cannot be written: there is no folder " +
-			folder + "; make it first, or choose another path\n"
+			folder + "; make it, or choose another path\n"
 		if r.code != exitUsage || r.stdout != "" || r.stderr != want {
 			t.Errorf("%v: exit code %d, stdout %q, stderr:\n%swant %s", row.args, r.code, r.stdout,
 				r.stderr, want)

@@ -68,13 +68,7 @@ var tasks = map[models.Kind][]data.Task{
 // checkData checks the options of the data set, and that it has a task of the model.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
-		for _, name := range dataOnly {
-			if s.Changed(name) {
-				return badUsage("--%s %s: want --data NAME with it", name,
-					strings.Trim(s.Lookup(name).Value.String(), "[]"))
-			}
-		}
-		return nil
+		return unpaired(s, false, "--data NAME", dataOnly...)
 	}
 	offered, err := data.Tasks(f.dataName)
 	wanted := tasks[f.info.Kind]
