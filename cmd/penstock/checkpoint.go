@@ -31,9 +31,7 @@ processes each writes its own layers, to files such as model-00002-of-00004.safe
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	merge := newExport() // its former name
-	merge.Use, merge.Hidden = "merge DIR --out FILE", true
-	cmd.AddCommand(newCheckpointInspect(), newCheckpointVerify(), merge)
+	cmd.AddCommand(newCheckpointInspect(), newCheckpointVerify())
 	return cmd
 }
 

@@ -113,8 +113,8 @@ func withRemedy(err error) error {
 	case errors.As(err, &mismatch):
 		return fmt.Errorf("%w; resume with the saved flags and data, or start anew with another --out", err)
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to go on from an earlier checkpoint, or start anew with another --out",
-			err, damaged.Path)
+		return fmt.Errorf("%w; remove %s to go on from an earlier checkpoint, or start with another "+
+			"--out", err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

@@ -113,10 +113,8 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 		run := map[string]any{}
 		_, err = toml.DecodeFile(file, &run)
 		for _, name := range append(dataOnly, "data") {
-			if value, has := run[name]; has && !s.Changed(name) {
-				for _, text := range flagValues(value, name == "data-set") {
-					err = cmp.Or(err, s.Set(name, text))
-				}
+			if value, has := run[name]; has {
+				err = cmp.Or(err, setFlag(s, name, value))
 			}
 		}
 		if errors.Is(err, fs.ErrNotExist) {

@@ -125,7 +125,7 @@ func TestFoldersThatAreNotThere(t *testing.T) {
 		{"plan.json", "out", []string{"plan", "--model", "mlp", "--batch", "64"}},
 		{"chain.json", "out", []string{"profile", "--model", "mlp"}},
 		{"plan.json", "out", []string{"remat", "solve", chain, "--limit", "1GiB"}},
-		{"mlp.safetensors", "out", []string{"checkpoint", "merge", out}},
+		{"mlp.safetensors", "out", []string{"export", out}},
 		{"step.json", "trace", with(small, "--steps", "1", "--plan", "auto")},
 	} {
 		file := filepath.Join(folder, row.name)
