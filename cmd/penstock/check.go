@@ -81,10 +81,10 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 // checkPairs refuses flags that need another flag.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	err := cmp.Or(
-		unpaired(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
-		unpaired(s, o.validate != "", "--validate", "patience"),
-		unpaired(s, o.lrSchedule != "constant", "--lr-schedule cosine or step", "schedule-steps"),
-		unpaired(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"))
+		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+		checkPair(s, o.validate != "", "--validate", "patience"),
+		checkPair(s, o.lrSchedule != "constant", "--lr-schedule cosine or step", "schedule-steps"),
+		checkPair(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"))
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-// unpaired refuses these flags if what they need is missing.
-func unpaired(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
+// checkPair refuses these flags if what they need is missing.
+func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		if s.Changed(name) && !given {
 			value := strings.Trim(s.Lookup(name).Value.String(), "[]")

@@ -70,7 +70,7 @@ are not taken from the run.`,
 			if set == nil {
 				return badUsage("--part validation: the run held nothing out; want another part")
 			}
-			return fitsTrained(set.Info(), t.recipe.Samples)
+			return checkTrained(set.Info(), t.recipe.Samples)
 		})
 		if err != nil {
 			return r, err
@@ -132,12 +132,13 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 	return of.open()
 }
 
-// fitsTrained refuses samples of another form than those of the training. If was is nil, the form is unknown.
-func fitsTrained(is data.Info, was *data.Info) error {
+// checkTrained refuses samples of another form than the model was trained on. If was is nil, the form is
+// unknown.
+func checkTrained(is data.Info, was *data.Info) error {
 	if was == nil {
 		return nil
 	}
-	text := func(i data.Info) string {
+	form := func(i data.Info) string {
 		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(),
 			i.Task())
 		if i.Task() == data.NextToken && i.Source == data.Uint8 {
@@ -148,8 +149,8 @@ func fitsTrained(is data.Info, was *data.Info) error {
 		}
 		return out
 	}
-	if text(is) != text(*was) {
-		return fmt.Errorf("the data have %s, and the model was trained with %s", text(is), text(*was))
+	if is, was := form(is), form(*was); is != was {
+		return fmt.Errorf("the data have %s, and the model was trained with %s", is, was)
 	}
 	return nil
 }
@@ -258,7 +259,7 @@ func (p *predictor) line(i int, output []float32) (line predictionLine, err erro
 	case data.Regression:
 		line.Values = output
 	case data.Segmentation:
-		line.Pixels = likeliest(output, info.Classes, int(info.Target.Shape[1]))
+		line.Pixels = likelyClasses(output, info.Classes, int(info.Target.Shape[1]))
 	default:
 		for _, class := range train.Likely(output, p.top) {
 			line.Classes = append(line.Classes, classLine{class, p.className(info, class), output[class]})
@@ -267,8 +268,8 @@ func (p *predictor) line(i int, output []float32) (line predictionLine, err erro
 	return line, nil
 }
 
-// likeliest returns the most likely class of each pixel of an image.
-func likeliest(output []float32, classes, width int) [][]int {
+// likelyClasses returns the most likely class of each pixel of an image.
+func likelyClasses(output []float32, classes, width int) [][]int {
 	pixels := make([]int, len(output)/classes)
 	for at := range pixels {
 		for class := range classes {

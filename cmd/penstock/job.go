@@ -140,8 +140,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.heldOut != nil {
 		described["validation"] = j.validate
 	}
-	if chosen := assigned(j.dataSettings); len(chosen) > 0 {
-		described["chosen"] = chosen
+	if j.dataSettings != nil {
+		described["chosen"] = parseAssignments(j.dataSettings)
 	}
 	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum,
 		"nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay}
@@ -170,8 +170,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	return nil
 }
 
-// assigned returns the values in assignments such as "B=6,C=12" by name. The last one for a name counts.
-func assigned(lists []string) map[string]any {
+// parseAssignments returns the values in assignments such as "B=6,C=12" by name. The last one for a name counts.
+func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
 		for assignment := range strings.SplitSeq(list, ",") {

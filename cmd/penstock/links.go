@@ -44,8 +44,8 @@ func timeLink(on torch.Device, bytes int, transfer func(*torch.Tensor) (time.Dur
 	return l, cmp.Or(failed, err)
 }
 
-// slower returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
-func slower(a, b plan.Link) plan.Link {
+// worseLink returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
+func worseLink(a, b plan.Link) plan.Link {
 	if a.Latency = max(a.Latency, b.Latency); a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth {
 		a.Bandwidth = b.Bandwidth
 	}
@@ -63,7 +63,7 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err e
 		if err != nil {
 			return slowest, err
 		}
-		slowest = slower(slowest, all[first])
+		slowest = worseLink(slowest, all[first])
 	}
 	return slowest, nil
 }
@@ -107,7 +107,7 @@ func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 			if err != nil {
 				return slowest, err
 			}
-			slowest = slower(slowest, l)
+			slowest = worseLink(slowest, l)
 		}
 	}
 	return slowest, nil

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,8 +32,12 @@ func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 	if m.options, m.chosen, err = f.fit(m.samples); err != nil {
 		return m, err
 	}
-	if m.Sequential, err = models.New(f.modelName, m.options); err != nil {
-		err = f.misfit(err)
+	switch m.Sequential, err = models.New(f.modelName, m.options); {
+	case err == nil:
+	case f.dataName == "":
+		err = badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
+	default:
+		err = badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, message(err))
 	}
 	return m, err
 }

@@ -142,7 +142,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		warnOfTiming(stderr, profile.Timing{Spread: spread})
 	}
 	for i := range made.Devices {
-		fmt.Fprint(stderr, planned(made, i))
+		fmt.Fprint(stderr, describePlanned(made, i))
 	}
 	if j.limit == 0 && j.bytes == nil {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
@@ -150,8 +150,8 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// planned describes the memory and recomputation of a device in a line; "" without a plan.
-func planned(p *plan.Plan, device int) string {
+// describePlanned describes the memory and recomputation of a device in a line; "" without a plan.
+func describePlanned(p *plan.Plan, device int) string {
 	again, units := 0, 0
 	var stages []string
 	for i, s := range p.Stages {

@@ -68,7 +68,7 @@ var tasks = map[models.Kind][]data.Task{
 // checkData checks the options of the data set, and that it has a task of the model.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
-		return unpaired(s, false, "--data NAME", dataOnly...)
+		return checkPair(s, false, "--data NAME", dataOnly...)
 	}
 	offered, err := data.Tasks(f.dataName)
 	wanted := tasks[f.info.Kind]
@@ -102,7 +102,7 @@ func (f *modelFlags) open() (sets datasets, err error) {
 // fit returns the model's options for these samples and --set, and for the recipe those that differ from the
 // defaults. Its errors are usage errors.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
-	o, chosen = f.options, assigned(f.settings)
+	o, chosen = f.options, parseAssignments(f.settings)
 	shape, text, sized := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults.Size > 0
 	type option struct {
 		name string
@@ -141,12 +141,4 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 		chosen[p.name] = *p.set
 	}
 	return o, chosen, nil
-}
-
-// misfit is the usage error of a model that refuses its options.
-func (f *modelFlags) misfit(err error) error {
-	if f.dataName == "" {
-		return badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
-	}
-	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, message(err))
 }
