@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -18,26 +19,24 @@ import (
 	"penstock.example/schedule"
 )
 
-// With --plan auto a run plans itself when its processes have met and its checkpoint has been found: rank 0
-// measures the model, searches, and sends the plan to all. Checkpoints keep the plan and its circumstances.
-// Resumed under the same circumstances the run keeps its plan, so that its results are those of an
-// uninterrupted run. Otherwise it plans again.
+// With --plan auto a run plans itself after its processes have met and its checkpoint has been found. Rank 0
+// measures the model, searches, and sends the plan to all. Checkpoints keep the plan with its circumstances.
+// A run that is resumed under the same circumstances keeps its plan, so that its results are those of an
+// uninterrupted run.
 
-// planWorld is the circumstances of a plan.
+// planWorld is the circumstances of a plan. Flags that were left out are zero.
 type planWorld struct {
-	Processes int   `json:"processes"`
-	Cores     int   `json:"cores"` // of each process, where one has fewest
-	Limit     int64 `json:"memory_limit,omitempty"`
-	// Devices is --devices with their models; "" is any.
-	Devices string `json:"devices,omitempty"`
-	// From the flags; zero is any.
-	Stages   int    `json:"stages,omitempty"`
-	Chunks   int    `json:"chunks,omitempty"`
-	Threads  int    `json:"threads,omitempty"`
-	Schedule string `json:"schedule,omitempty"`
+	Processes int    `json:"processes"`
+	Cores     int    `json:"cores"` // of the process that has the fewest
+	Limit     int64  `json:"memory_limit,omitempty"`
+	Devices   string `json:"devices,omitempty"` // --devices with their models
+	Stages    int    `json:"stages,omitempty"`
+	Chunks    int    `json:"chunks,omitempty"`
+	Threads   int    `json:"threads,omitempty"`
+	Schedule  string `json:"schedule,omitempty"`
 }
 
-// devices returns how many devices the plan is to have; 0 is any number.
+// devices returns the number of devices that the plan must have; 0 is any.
 func (w planWorld) devices() int {
 	if w.Stages == 0 && w.Processes > 1 {
 		return w.Processes
@@ -51,74 +50,66 @@ type madePlan struct {
 	Plan  searchLine `json:"plan"`
 }
 
-// auto as the value of --plan has the run make its plan.
-const auto = "auto"
+const auto = "auto" // value of --plan
 
-// decidedByAuto are the flags that --plan auto decides. keptByAuto are flags that it plans by if they
-// are given.
-var (
-	decidedByAuto = []string{"balance", "virtual", "checkpoint", "replicas"}
-	keptByAuto    = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
-		"memory-limit", "chunks", "threads", "schedule"}
-)
+// keptByAuto are flags that --plan auto takes as they are given.
+var keptByAuto = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
+	"memory-limit", "chunks", "threads", "schedule"}
 
-// checkAuto checks the flags beside --plan auto and notes the circumstances of the plan. The plan decides
-// which stages the devices get.
-func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
+// checkAuto checks the flags beside --plan auto and records the circumstances of the plan.
+func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
 	}
-	given := o.config.Devices
-	for _, name := range decidedByAuto {
+	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: --plan auto decides it; want it left out, or --plan left out", name,
+			return badUsage("--%s %s: --plan auto decides it; want it left out", name,
 				s.Lookup(name).Value)
 		}
 	}
-	if given != nil && o.grouped {
-		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
-			"out, or one process, or a plan of penstock plan", deviceNames(given))
+	if o.config.Devices != nil && o.grouped {
+		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left out",
+			deviceNames(o.config.Devices))
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
 	}
-	o.world = planWorld{Processes: max(o.member.Size, 1), Limit: o.limit, Schedule: o.schedule}
-	if s.Changed("stages") {
-		o.world.Stages = o.stages
+	ifGiven := func(name string, n int) int {
+		if s.Changed(name) {
+			return n
+		}
+		return 0
 	}
-	if s.Changed("chunks") {
-		o.world.Chunks = o.config.Chunks
-	}
-	if s.Changed("threads") {
-		o.world.Threads = o.config.Threads
-	}
-	if given == nil {
+	o.world = planWorld{Processes: max(o.member.Size, 1), Limit: o.limit, Schedule: o.schedule,
+		Stages: ifGiven("stages", o.stages), Chunks: ifGiven("chunks", o.config.Chunks),
+		Threads: ifGiven("threads", o.config.Threads)}
+	if o.named = o.config.Devices; o.named == nil {
 		return nil
 	}
-	list, err := readDevices(given)
-	o.named, o.config.Devices = given, nil
+	list, err := readDevices(o.named)
 	for _, d := range list {
 		o.world.Devices += strings.TrimSpace(d.String()+" "+d.Hardware.Model) + ","
 	}
-	o.world.Stages = len(given)
+	o.world.Stages, o.config.Devices = len(o.named), nil // the plan gives them their stages
 	return err
 }
 
-// applyAutoPlan takes the plan of the checkpoint, if it was made for the same, or has one made. All processes
-// get the same.
-func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
+// applyAutoPlan applies the plan of the checkpoint, or a new one if the circumstances have changed.
+func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 	if j.planned != auto {
 		return nil
 	}
-	var err error
 	if j.world.Cores, err = j.coresOfEach(ctx); err != nil {
 		return err
 	}
-	was := j.savedPlan()
-	line, again := was.Plan, "as before, "
-	if was.World != j.world {
-		if again = ""; line.Train != nil {
-			again = "planned again, as processes, cores or flags are others: "
+	var saved madePlan
+	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &saved) != nil {
+		saved = madePlan{}
+	}
+	line, note := saved.Plan, "as before, "
+	if line.Train == nil || saved.World != j.world {
+		if note = ""; line.Train != nil {
+			note = "planned again, as processes, cores or flags are others: "
 		}
 		var between plan.Link
 		if j.world.Processes > 1 {
@@ -135,34 +126,26 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step\n", again, line.inFlags(), micros(line.Step))
+	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step\n", note, line.inFlags(), micros(line.Step))
 	kept, err := json.Marshal(madePlan{j.world, line})
 	if err != nil {
 		return err
 	}
-	next, err := j.decide(line)
+	planned, err := j.decide(line)
 	if err != nil {
 		return err
 	}
-	next.startup, next.world = j.startup, j.world
-	next.config.Group, next.config.Replicas = j.config.Group, j.config.Replicas
-	j.runOptions = next
+	planned.startup, planned.world = j.startup, j.world
+	planned.config.Group, planned.config.Replicas = j.config.Group, j.config.Replicas
+	j.runOptions = planned
 	j.recipe.Chunks, j.recipe.Threads, j.recipe.Plan = j.config.Chunks, j.config.Threads, string(kept)
 	return nil
 }
 
-// inFlags is a plan in the words of flags.
+// inFlags is the plan as flags of penstock train.
 func (l searchLine) inFlags() string {
 	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance),
 		l.Chunks, l.Threads)
-}
-
-// savedPlan returns the plan in the checkpoint, or a zero value without one of this version.
-func (j *job) savedPlan() (was madePlan) {
-	if j.from == nil || json.Unmarshal([]byte(j.from.Recipe.Plan), &was) != nil || was.Plan.Train == nil {
-		return madePlan{}
-	}
-	return was
 }
 
 // coresOfEach returns the smallest number of cores of a process. Processes of a machine share its cores.
@@ -172,31 +155,15 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 		Cores int
 	}
 	name, _ := os.Hostname() // processes without one count as of one machine
-	own := host{name, runtime.NumCPU()}
-	if j.group == nil {
-		return own.Cores, nil
-	}
-	all, err := group.Meet(ctx, j.group, "cores", own, nil)
-	if err != nil {
-		return 0, err
-	}
-	on := map[string]int{}
+	all, err := group.Meet(ctx, j.group, "cores", host{name, runtime.NumCPU()}, nil)
+	processes, least := map[string]int{}, math.MaxInt
 	for _, h := range all {
-		on[h.Name]++
+		processes[h.Name]++
 	}
-	least := own.Cores
 	for _, h := range all {
-		least = min(least, max(h.Cores/on[h.Name], 1))
+		least = min(least, max(h.Cores/processes[h.Name], 1))
 	}
-	return least, nil
-}
-
-// busyDevices returns how many devices work at once on a machine with that number of cores.
-func (w planWorld) busyDevices(cores int) int {
-	if w.devices() == 0 {
-		return cores
-	}
-	return (w.devices() + w.Processes - 1) / w.Processes * min(max(cores/w.Cores, 1), w.Processes)
+	return least, err
 }
 
 // linkedMachine returns a machine of equal devices with links between them.
@@ -208,23 +175,27 @@ func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.M
 	return m
 }
 
+// devicesOfEach returns how many devices of the plan a process has, where one has most.
+func (w planWorld) devicesOfEach() int { return (w.devices() + w.Processes - 1) / w.Processes }
+
 // machine returns the machine of the plan: the cores of one process, or processes with links between them.
 func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
-	most := slices.Max(threads)
+	cores := max(w.Cores, w.devicesOfEach()*slices.Max(threads))
 	if w.Processes == 1 {
-		return thisMachine(max(w.Cores, w.Stages*most))
+		return thisMachine(cores)
 	}
-	each := (w.devices() + w.Processes - 1) / w.Processes
-	return linkedMachine("process ", w.Processes, max(w.Cores, each*most), between)
+	return linkedMachine("process ", w.Processes, cores, between)
 }
 
-// findPlan plans the model for training by processes with these links.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (line searchLine,
-	err error) {
-	w := j.world
+// findPlan plans the model for processes with these links between them.
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (searchLine, error) {
+	w, busy := j.world, runtime.NumCPU()
+	if w.devices() > 0 { // of the processes on this machine
+		busy = w.devicesOfEach() * min(max(busy/w.Cores, 1), w.Processes)
+	}
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, atWork: w.busyDevices(runtime.NumCPU()),
+		deferredBatchNorm: j.config.DeferredBatchNorm, atWork: busy,
 		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
 			threads: w.Threads, seed: j.config.Seed}}
 	f.threads = f.modelThreads(w.Cores * w.Processes)
@@ -235,13 +206,13 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	info := j.training.Info()
 	m, err := j.measured(&info)
 	if err != nil {
-		return line, err
+		return searchLine{}, err
 	}
 	show := newProgress(stderr, "planning", "")
 	defer show.end()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
-		return line, err
+		return searchLine{}, err
 	}
 	system.TrimProcess()
 	return found.line(), nil

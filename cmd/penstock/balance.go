@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,14 +33,14 @@ func newBalance() *cobra.Command {
 	var f balanceFlags
 	cmd := &cobra.Command{
 		Use:   "balance (--costs N,N,... | --model NAME) --stages N [flags]",
-		Short: "Cut layers into stages as evenly as can be",
-		Long: `Cut layers into stages so that the costliest stage costs as little as can be. The
-layers of a model are measured one by one on a made-up micro-batch. The model as a whole
-need not fit.
+		Short: "Cut layers into stages of even cost",
+		Long: `Cut layers into stages so that the largest cost of a stage is as small as possible.
+The layers of a model are measured one by one on a made-up micro-batch. The model as a
+whole may be larger than the memory.
 
-By time a stage costs what it takes for a micro-batch: forward, backward, recomputation,
-and receiving what crosses its boundaries. By size it costs the bytes that it holds:
-parameters, gradients, the optimizer's state, and activations.`,
+By time, the cost is a micro-batch's forward, backward, recomputation, and transfers from
+the stage before. By size, it is the bytes of parameters, gradients, the optimizer's
+state, and activations.`,
 		Example: `  penstock balance --costs 4,2,2,2,2,4,6 --stages 3
   penstock balance --model gpt --set depth=12 --stages 4 --by size --optimizer adamw`,
 		Args: noArguments,
@@ -48,11 +49,10 @@ parameters, gradients, the optimizer's state, and activations.`,
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
-	word(s, &f.by, "by", "time", "what is to be even: `time`, or size in memory", "time", "size")
+	word(s, &f.by, "by", "time", "cost that is balanced: `time`, or size in memory", "time", "size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
-	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last",
-		"`POLICY` of recomputing: never, except_last, always or optimal; or a list with one for each stage")
+	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last", checkpointUsage)
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	f.register(s, 1)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
@@ -65,18 +65,15 @@ parameters, gradients, the optimizer's state, and activations.`,
 		if f.modelName != "" {
 			return f.cutModel(cmd)
 		}
-		counts, err := plan.Partition(f.costs, f.stages)
+		var layers []plan.Layer
+		for _, x := range f.costs {
+			layers = append(layers, plan.Layer{Forward: x})
+		}
+		counts, stages, err := plan.ByTime(layers, f.stages, plan.TimeConfig{})
 		if err != nil {
 			return r, badUsage("--costs: %s", message(err))
 		}
-		sums, at := make([]float64, len(counts)), 0
-		for s, n := range counts {
-			for _, x := range f.costs[at : at+n] {
-				sums[s] += x
-			}
-			at += n
-		}
-		return balanceResult(counts, sums, nil, ""), nil
+		return balanceResult(counts, totals(stages), nil, ""), nil
 	})
 }
 
@@ -84,13 +81,13 @@ parameters, gradients, the optimizer's state, and activations.`,
 type balanceLine struct {
 	Balance    []int         `json:"balance"`
 	Bottleneck float64       `json:"bottleneck"`
-	Unit       string        `json:"unit,omitempty"` // of a measured model: "s" for a micro-batch, or "bytes"
+	Unit       string        `json:"unit,omitempty"` // "s" or "bytes" for a model; "" for --costs
 	Stages     []balanceCost `json:"stages"`
 }
 
 // balanceCost is a stage of a balance.
 type balanceCost struct {
-	First string  `json:"first,omitempty"` // layer of a measured model
+	First string  `json:"first,omitempty"` // layer of a model
 	Last  string  `json:"last,omitempty"`
 	Cost  float64 `json:"cost"`
 }
@@ -105,16 +102,12 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 		return r, err
 	}
 	if layers := len(m.Layers()); f.stages > layers {
-		return r, badUsage("--stages %d: %s has %d layers; want at most as many stages", f.stages,
-			f.modelName, layers)
+		return r, badUsage("--stages %d: %s has %d layers", f.stages, f.modelName, layers)
 	}
 	policies, err := f.checkpoint.Stages(f.stages)
-	if err != nil {
-		return r, inFlags(cmd.Flags(), err)
-	}
-	slots, err := optim.Slots(f.optimizer, optim.Config{LR: 0.1,
+	slots, wrong := optim.Slots(f.optimizer, optim.Config{LR: 0.1,
 		Momentum: momentumOf(cmd.Flags(), f.optimizer, f.momentum)})
-	if err != nil {
+	if err = cmp.Or(err, wrong); err != nil {
 		return r, inFlags(cmd.Flags(), err)
 	}
 	chunks := min(f.chunks, f.batch)
@@ -125,30 +118,28 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	var counts []int
-	var costs []float64
-	unit := "s"
 	if f.by == "size" {
-		var sizes []plan.StageSize
-		unit = "bytes"
-		counts, sizes, err = train.CutBySize(measured, policies, chunks, slots)
-		for _, s := range sizes {
-			costs = append(costs, float64(s.Total()))
+		counts, stages, err := train.CutBySize(measured, policies, chunks, slots)
+		if err != nil {
+			return r, err
 		}
-	} else {
-		var times []plan.StageTime
-		counts, times, err = train.CutByTime(measured, policies, chunks)
-		for _, t := range times {
-			costs = append(costs, t.Total())
-		}
+		return balanceResult(counts, totals(stages), measured.Layers, "bytes"), nil
 	}
+	counts, stages, err := train.CutByTime(measured, policies, chunks)
 	if err != nil {
 		return r, err
 	}
-	return balanceResult(counts, costs, measured.Layers, unit), nil
+	return balanceResult(counts, totals(stages), measured.Layers, "s"), nil
 }
 
-// balanceResult is a cut with the cost of each stage.
+func totals[N int64 | float64, S interface{ Total() N }](stages []S) (costs []float64) {
+	for _, s := range stages {
+		costs = append(costs, float64(s.Total()))
+	}
+	return costs
+}
+
+// balanceResult presents a cut with the cost of each stage. layers is nil for --costs.
 func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit string) result {
 	line := balanceLine{Balance: counts, Unit: unit, Bottleneck: slices.Max(costs)}
 	at := 0

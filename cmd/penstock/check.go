@@ -20,40 +20,35 @@ import (
 	"penstock.example/pipe"
 	"penstock.example/schedule"
 	"penstock.example/torch"
-	"penstock.example/train"
 )
 
-// runOptions is a checked command line of penstock train, as far as it can be checked without looking at
-// the disk.
+// runOptions is a checked command line of penstock train. The disk has not been looked at.
 type runOptions struct {
 	trainFlags
 	startup
-	program string            // that the file of --schedule holds
-	policy  []pipe.Checkpoint // by stage
-	// sideBySide is how many devices the schedule puts stages on; 0 where the command line does.
-	sideBySide int
-	// For --plan auto: the circumstances of the plan, and --devices.
-	world planWorld
-	named []torch.Device
+	program    string            // in the file of --schedule
+	policy     []pipe.Checkpoint // by stage
+	sideBySide int               // devices, if the schedule places the stages; 0 if the command line does
+	world      planWorld         // for --plan auto
+	named      []torch.Device    // --devices with --plan auto
 }
 
 // startup is how and where a run was started.
 type startup struct {
 	args      []string // the whole command line
-	effective []byte   // the flags as a file
+	effective []byte   // flags as a file for --config
 	flags     *pflag.FlagSet
 	getenv    func(string) string
-	member    group.Config // the place of this process, or of a replica in it, in the group
+	member    group.Config // place in the group, of this process or of a replica in it
 	grouped   bool         // the group has several members
-	here      int          // of them in this process
-	within    *group.Group // the group, where all of it is in this process
+	here      int          // members in this process
+	within    *group.Group // the group, if this process has all members; else nil
 	read      func() (datasets, error)
-	common    map[string]string                    // what its members must have in common
-	decide    func(searchLine) (runOptions, error) // gives the options by the plan of --plan auto
+	common    map[string]string                    // flags that must be equal in all members
+	decide    func(searchLine) (runOptions, error) // applies the plan of --plan auto to the flags
 }
 
-// check checks flags against each other and against the environment. Its errors are usage errors of one
-// line with the flag, its value and a remedy.
+// check checks flags against each other and against the environment. Its errors are usage errors.
 func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
 	o := runOptions{trainFlags: f, startup: startup{getenv: getenv, flags: s}}
 	o.anyThreads = !s.Changed("threads")
@@ -73,7 +68,7 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	return o, nil
 }
 
-func (o *runOptions) checkNames(s *pflag.FlagSet) (err error) {
+func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	switch {
 	case o.modelName == "":
 		return badUsage("--model is needed: one of %s", strings.Join(models.Names(), ", "))
@@ -83,31 +78,33 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) (err error) {
 	return o.modelFlags.check(s)
 }
 
-// checkPairs refuses a flag if another flag that it needs is missing.
+// checkPairs refuses flags that need another flag.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
-	const dir, file = "--out DIR, the directory of the run", "--init FILE"
-	for _, pair := range []struct {
-		flag, needs string
-		there       bool
-	}{
-		{"resume", dir, o.out != ""}, {"autoresume", dir, o.out != ""}, {"save-every", dir, o.out != ""},
-		{"keep", dir, o.out != ""}, {"patience", "--validate", o.validate != ""},
-		{"schedule-steps", "--lr-schedule cosine or step", o.lrSchedule != "constant"},
-		{"init-rename", file, o.weights.init != ""}, {"init-skip", file, o.weights.init != ""},
-		{"init-partial", file, o.weights.init != ""},
-	} {
-		if s.Changed(pair.flag) && !pair.there {
-			value := strings.Trim(s.Lookup(pair.flag).Value.String(), "[]")
-			return badUsage("--%s %s: it needs %s", pair.flag, value, pair.needs)
-		}
+	err := cmp.Or(
+		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+		checkPair(s, o.validate != "", "--validate", "patience"),
+		checkPair(s, o.lrSchedule != "constant", "--lr-schedule cosine or step", "schedule-steps"),
+		checkPair(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"))
+	if err != nil {
+		return err
 	}
-	o.weights.rules.Rename = nil
 	for _, text := range o.weights.rename {
 		r, err := nn.ParseRename(text)
 		if err != nil {
 			return badUsage("--init-rename %s", message(err))
 		}
 		o.weights.rules.Rename = append(o.weights.rules.Rename, r)
+	}
+	return nil
+}
+
+// checkPair refuses these flags if what they need is missing.
+func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
+	for _, name := range flags {
+		if s.Changed(name) && !given {
+			value := strings.Trim(s.Lookup(name).Value.String(), "[]")
+			return badUsage("--%s %s: it needs %s", name, value, needed)
+		}
 	}
 	return nil
 }
@@ -125,9 +122,9 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	switch {
 	case s.Changed("balance"):
 	case o.stages > all:
-		return badUsage("--stages: %d are more than the %d layers of %s; want fewer stages, processes, or "+
-			"stages on each device", o.stages, all, o.modelName)
-	default: // any cut: that by time is still to be found
+		return badUsage("--stages: %d are more than the %d layers of %s; want fewer stages or processes",
+			o.stages, all, o.modelName)
+	default: // any balance: the layers are timed later
 		cut.Balance = append(slices.Repeat([]int{1}, o.stages-1), all-o.stages+1)
 		if o.stages == 1 {
 			o.config.Balance = cut.Balance
@@ -145,7 +142,8 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 		}
 	}
 	o.config.Devices = o.config.Devices[:o.stages]
-	if each := o.pipelineProcesses(); o.config.Ranks == nil && distinct(o.config.Devices) < each {
+	each := o.pipelineProcesses()
+	if o.config.Ranks == nil && len(o.config.DeviceNames()) < each {
 		o.config.Ranks = pipe.DefaultRanks(o.config.Devices, each)
 	}
 	o.policy, err = cut.Checkpoint.Stages(o.stages)
@@ -154,13 +152,9 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 
 func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 	if !s.Changed("lr") {
-		o.update.LR = 0.001
-		if usual, ok := map[string]float64{"sgd": 0.1, "rmsprop": 0.01}[o.optimizerName]; ok {
-			o.update.LR = usual
-		}
+		o.update.LR = cmp.Or(map[string]float64{"sgd": 0.1, "rmsprop": 0.01}[o.optimizerName], 0.001)
 	}
 	o.update.Momentum = momentumOf(s, o.optimizerName, o.update.Momentum)
-	o.update.Groups = nil
 	for _, text := range o.groups {
 		g, err := readGroup(text)
 		if err != nil {
@@ -168,12 +162,8 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 		}
 		o.update.Groups = append(o.update.Groups, g)
 	}
-	made, err := optim.New(o.optimizerName, o.update)
-	if err != nil {
-		return inFlags(s, err)
-	}
-	made.Close()
-	return nil
+	_, err := optim.Slots(o.optimizerName, o.update)
+	return inFlags(s, err)
 }
 
 // readGroup reads a group of parameters. A scale of 0 is refused: --train-only freezes parameters.
@@ -188,35 +178,19 @@ func readGroup(text string) (g optim.Group, err error) {
 		case err == nil && name == "weight-decay":
 			g.WeightDecay = &x
 		default:
-			return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W with one of the two or "+
-				"both, such as '*.bias:weight-decay=0'", text)
+			return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W, or one of the two", text)
 		}
 	}
 	g.Params = text[:max(i, 0)]
 	return g, nil
 }
 
-// momentumOf is --momentum, or the usual one where it is left out.
+// momentumOf returns --momentum or its default.
 func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
 	if optimizer == "sgd" && !s.Changed("momentum") {
 		return 0.9
 	}
 	return momentum
-}
-
-// scheduled makes the learning rate's schedule for a run of total steps, and its entry in the recipe.
-func (o *runOptions) scheduled(total int64) (optim.Schedule, train.Choice, error) {
-	config := optim.ScheduleConfig{LR: o.update.LR, WarmupSteps: o.warmup}
-	settings := map[string]any{"warmup": o.warmup}
-	if o.lrSchedule != "constant" { // a constant schedule has no length
-		config.TotalSteps = int(total)
-		if o.scheduleSteps > 0 {
-			config.TotalSteps = o.scheduleSteps
-		}
-		settings["schedule-steps"] = config.TotalSteps
-	}
-	s, err := optim.NewSchedule(o.lrSchedule, config)
-	return s, train.Choice{Name: o.lrSchedule, Settings: settings}, err
 }
 
 // checkSchedule finds the schedule of the pipeline and places the stages on devices. Afterwards o.stages
@@ -231,8 +205,8 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	case n == 0:
 		o.stages *= o.virtual
 	case n%o.virtual != 0 || s.Changed("stages") && n != o.stages*o.virtual:
-		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out or for "+
-			"these", numbers(o.config.Balance), n, o.virtual)
+		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out",
+			numbers(o.config.Balance), n, o.virtual)
 	default:
 		o.stages = n
 	}
@@ -249,13 +223,12 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	return nil
 }
 
-// readProgram reads the program in the file that --schedule names. unknown says that no schedule has
-// this name.
+// readProgram reads the program in the file of --schedule. unknown is the error for a name of no schedule.
 func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	text, err := disk.Read(o.schedule, disk.MaxJSON)
 	if errors.Is(err, fs.ErrNotExist) {
-		return badUsage("--schedule %q: %s, or a file with a program (the learning rate's schedule is "+
-			"--lr-schedule)", o.schedule, message(unknown))
+		return badUsage("--schedule %q: %s, or a file with a program; the learning rate has --lr-schedule",
+			o.schedule, message(unknown))
 	}
 	var program *schedule.Program
 	if err == nil {
@@ -264,18 +237,16 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	if err == nil {
 		err = schedule.Check(program)
 	}
-	var found schedule.Violations
-	if errors.As(err, &found) {
+	if found := (schedule.Violations)(nil); errors.As(err, &found) {
 		err = fmt.Errorf("%w; penstock schedule check lists all that is wrong", found[0])
 	}
 	if err != nil {
 		return badUsage("--schedule %s: %s", o.schedule, message(err))
 	}
-	devices := len(program.Workers)
-	if n := len(o.config.Balance); o.virtual > 0 || s.Changed("stages") && o.stages != devices ||
-		n > 0 && n != program.Stages {
-		return badUsage("--schedule %s: the program is for %d stages on %d devices; want --virtual left out, "+
-			"and --stages and --balance left out or for these", o.schedule, program.Stages, devices)
+	devices, n := len(program.Workers), len(o.config.Balance)
+	if o.virtual > 0 || s.Changed("stages") && o.stages != devices || n > 0 && n != program.Stages {
+		return badUsage("--schedule %s: the program is for %d stages on %d devices; want --virtual, "+
+			"--stages and --balance left out", o.schedule, program.Stages, devices)
 	}
 	o.program, o.stages, o.virtual = program.String(), program.Stages, max(program.Stages/devices, 1)
 	if !s.Changed("chunks") {
@@ -286,34 +257,25 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	return nil
 }
 
-// placeStages gives each stage the device of its worker, unless --devices names one for each stage. Of a
-// device that several processes name alike each has its own: workers are then shared out over them.
+// placeStages gives each stage the device of its worker, unless --devices has one for each stage. If several
+// processes call their devices by the same name, the workers are shared out over these processes.
 func (o *runOptions) placeStages(workers []int, count int) {
-	given := o.config.Devices
-	if len(given) != 0 && (len(given) != count || count == o.stages) {
+	given, processes := o.config.Devices, o.pipelineProcesses()
+	if given != nil && (len(given) != count || count == o.stages) {
 		return
 	}
+	sameNames := given != nil && len(o.config.DeviceNames()) < processes
 	o.sideBySide, o.config.Devices, o.config.Ranks = count, nil, nil
-	each := o.pipelineProcesses()
 	for _, w := range workers {
 		d := torch.CPU(w)
 		if given != nil {
 			d = given[w]
 		}
 		o.config.Devices = append(o.config.Devices, d)
-		if given != nil && distinct(given) < each {
-			o.config.Ranks = append(o.config.Ranks, w*each/count)
+		if sameNames {
+			o.config.Ranks = append(o.config.Ranks, w*processes/count)
 		}
 	}
-}
-
-// distinct counts different devices.
-func distinct(devices []torch.Device) int {
-	seen := map[torch.Device]bool{}
-	for _, d := range devices {
-		seen[d] = true
-	}
-	return len(seen)
 }
 
 // numbers is a balance as the flag has it.

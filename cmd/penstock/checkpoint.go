@@ -23,22 +23,20 @@ func newCheckpoint() *cobra.Command {
 		Use:   "checkpoint",
 		Short: "Look at checkpoints and check them",
 		Long: `Look at the checkpoints of penstock train --out. A checkpoint is a directory such as
-step-000200: model.safetensors has parameters and buffers, optimizer.safetensors the
-optimizer's state, and state.json the step, the recipe, and hashes of the files. Several
-processes write their own layers each, as model-00002-of-00004.safetensors.`,
+step-000200. model.safetensors has parameters and buffers, optimizer.safetensors the
+optimizer's state, state.json the step, the recipe, and hashes of the files. Of several
+processes each writes its own layers, to files such as model-00002-of-00004.safetensors.`,
 		Example: `  penstock checkpoint inspect out/fashion
   penstock checkpoint verify out/fashion/step-000200`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	merge := newExport() // its former name
-	merge.Use, merge.Hidden = "merge DIR --out FILE", true
-	cmd.AddCommand(newCheckpointInspect(), newCheckpointVerify(), merge)
+	cmd.AddCommand(newCheckpointInspect(), newCheckpointVerify())
 	return cmd
 }
 
-// findCheckpoint opens the checkpoint in a directory, or of those in it the newest, or the one with the
-// best validation.
+// findCheckpoint opens a checkpoint, or the newest one in the directory of a run. With best it opens the
+// checkpoint of the run that has the lowest validation loss.
 func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
 	store := train.Store{Dir: filepath.Dir(dir)}
 	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err != nil {
@@ -56,21 +54,19 @@ func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
 		return c, err
 	}
 	if c.Best == nil {
-		return nil, badUsage("--best: there was no validation up to %s; want a run of penstock train with "+
-			"--validate", c.Path)
+		return nil, badUsage("--best: there was no validation up to %s; want a run with --validate", c.Path)
 	}
 	return train.OpenCheckpoint(store.Path(c.Best.Step))
 }
 
-const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out, whose newest\n" +
-	"checkpoint is taken."
+const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out for its newest one."
 
 func newCheckpointInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Print what is in a checkpoint",
-		Long: `Print the step, the position in the data, the recipe of the run, the files, and the
-tensors with their types, shapes and sizes. Only state.json is read.
+		Long: `Print the step, the position in the data, the recipe, the files, and the tensors with
+their types, shapes and sizes. Only state.json is read.
 
 ` + whichCheckpoint,
 		Example: `  penstock checkpoint inspect out/fashion --format json | jq .recipe`,
@@ -117,8 +113,8 @@ func newCheckpointVerify() *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify DIR",
 		Short: "Check every byte of a checkpoint",
-		Long: `Read all files of a checkpoint and compare their hashes with those that were written.
-If a file is missing or damaged the exit code is 1.
+		Long: `Read all files of a checkpoint and compare their hashes with state.json. If a file is
+missing or damaged, the exit code is 1.
 
 ` + whichCheckpoint,
 		Args: filesNamed("DIR"),
@@ -145,14 +141,14 @@ func newExport() *cobra.Command {
 	var best bool
 	cmd := &cobra.Command{
 		Use:   "export DIR --out FILE.safetensors",
-		Short: "Write a trained model for others",
+		Short: "Write a trained model to a file for PyTorch",
 		Long: `Write the parameters and buffers of a trained model to a safetensors file for PyTorch,
-with the names of torchvision's networks, and Hugging Face's for gpt2:
+by their names in torchvision, and for gpt2 in Hugging Face's library:
 
   weights = safetensors.torch.load_file("model.safetensors")
   torchvision.models.resnet18().load_state_dict(weights)
 
-The files are checked first: of a damaged model nothing is written.
+The checkpoint is checked first. If it is damaged, nothing is written.
 
 ` + whichCheckpoint,
 		Example: `  penstock export out/pets --best --dtype float16 --out pets.safetensors`,

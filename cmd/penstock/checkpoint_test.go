@@ -103,7 +103,7 @@ func TestCheckpointMerge(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "model.safetensors")
 	for _, processes := range []int{1, 3} {
 		dir := savedBy(t, processes)
-		says(t, must(t, "checkpoint", "merge", dir, "--out", out).stdout, "9 tensors of step 12")
+		says(t, must(t, "export", dir, "--out", out).stdout, "9 tensors of step 12")
 		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d processes: other bytes than those of one process, %v", processes, err)
 		}
@@ -141,7 +141,7 @@ func TestCheckpointVerify(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	refuses(t, []string{"checkpoint", "merge", dir, "--out", out}, exitFailed, "model-00001")
+	refuses(t, []string{"export", dir, "--out", out}, exitFailed, "model-00001")
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a damaged checkpoint was merged: %v", err)
 	}

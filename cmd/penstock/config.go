@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -13,17 +14,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// configName is the file in --out that says how penstock train can be run again.
+// configName is the file in --out with the flags of the run.
 const configName = "config.toml"
 
-// neverInFiles are flags that a file of flags must not have: they differ between processes, or are no
-// options.
+// neverInFiles are flags that a file of flags must not have.
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
 // configurable gives a verb the flag --config FILE.
 func configurable(cmd *cobra.Command) *cobra.Command {
-	path(cmd.Flags(), new(string), "config", "`FILE` of flags in TOML, such as batch = 64; the command "+
-		"line comes first")
+	path(cmd.Flags(), new(string), "config", "`FILE` of default flags in TOML, such as batch = 64")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := readConfig(cmd); err != nil {
@@ -41,59 +40,59 @@ func readConfig(cmd *cobra.Command) error {
 	if file == "" {
 		return nil
 	}
-	text, err := readInput(cmd, file)
+	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
+		err = toml.Unmarshal(text, &settings)
+		return settings, err
+	})
 	if err != nil {
 		return badUsage("--config %w", err)
-	}
-	var settings map[string]any
-	if _, err = toml.Decode(string(text), &settings); err != nil {
-		return badUsage("--config %s: %s", file, strings.TrimPrefix(err.Error(), "toml: "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		if s.Lookup(name) == nil || slices.Contains(neverInFiles, name) {
 			return badUsage("--config %s: %s is no flag there; want flags of %s, without --", file, name,
 				cmd.CommandPath())
 		}
-		if s.Changed(name) {
-			continue
-		}
-		for _, v := range flagValues(settings[name], s.Lookup(name).Value.Type() == repeatedType) {
-			if err := s.Set(name, v); err != nil {
-				return badUsage("--config %s: %w", file, flagError(cmd, err))
-			}
+		if err := setFlag(s, name, settings[name]); err != nil {
+			return badUsage("--config %s: %w", file, flagError(cmd, err))
 		}
 	}
 	return nil
 }
 
-// flagValues returns the texts of a flag for a value of a file: the elements of an array joined, or one by
-// one if the flag may be repeated.
-func flagValues(value any, repeated bool) []string {
-	elements, ok := value.([]any)
-	if !ok {
+// setFlag sets a flag to a value in TOML, unless the flag is given. The elements of an array are joined by
+// commas, or set one by one if the flag may be repeated.
+func setFlag(s *pflag.FlagSet, name string, value any) (err error) {
+	if s.Changed(name) {
+		return nil
+	}
+	elements, several := value.([]any)
+	if !several {
 		elements = []any{value}
 	}
 	var texts []string
 	for _, e := range elements {
 		texts = append(texts, fmt.Sprint(e))
 	}
-	if repeated {
-		return texts
+	if s.Lookup(name).Value.Type() != repeatedType {
+		texts = []string{strings.Join(texts, ",")}
 	}
-	return []string{strings.Join(texts, ",")}
+	for _, text := range texts {
+		err = cmp.Or(err, s.Set(name, text))
+	}
+	return err
 }
 
-// plainValue is what TOML reads without quotes.
+// plainValue matches values that TOML has without quotes.
 var plainValue = regexp.MustCompile(`^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?)$`)
 
-// effectiveConfig is a file of the flags that a verb was given, by whatever.
+// effectiveConfig returns the flags that were given, as a file for --config.
 func effectiveConfig(cmd *cobra.Command) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s --config %s\n", cmd.CommandPath(), configName)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, several := f.Value.(pflag.SliceValue)
 		switch text := f.Value.String(); {
-		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name, "resume"): // with this run
+		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name, "resume"):
 		case several:
 			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: list.GetSlice()}) // texts can be encoded
 		case plainValue.MatchString(text):

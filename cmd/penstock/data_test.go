@@ -103,7 +103,7 @@ func TestResumeRefusesOtherDataSettings(t *testing.T) {
 	first := with(small, "--data-set", "classes=4", "--steps", "1", "--out", out)
 	must(t, first...)
 	refuses(t, with(small, "--data-set", "classes=5", "--steps", "2", "--out", out, "--resume"), exitUsage,
-		`data.settings.chosen.classes is "4" there and "5" here; resume with the flags and data of then`)
+		`data.settings.chosen.classes is "4" there and "5" here; resume with the saved flags and data`)
 	must(t, with(small, "--data-set", "classes=4", "--steps", "2", "--out", out, "--resume")...)
 }
 

@@ -16,12 +16,11 @@ import (
 	"penstock.example/train"
 )
 
-// usageError is the error of a wrong command line, or of input that would be refused again.
+// usageError is the error of a wrong command line or input: the same run would fail again.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }
 
-// badUsage makes a usage error of one line.
 func badUsage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
 // remedyError is an error with another text.
@@ -33,8 +32,7 @@ type remedyError struct {
 func (e *remedyError) Error() string { return e.text }
 func (e *remedyError) Unwrap() error { return e.error }
 
-// wrongInput turns err into a usage error: the same run would fail again. Failures of the system, such as a
-// server that does not answer, lack of memory and nil stay as they are.
+// wrongInput turns err into a usage error, unless it is nil, lack of memory, or a failure of the system.
 func wrongInput(err error) error {
 	var errno syscall.Errno
 	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
@@ -45,8 +43,7 @@ func wrongInput(err error) error {
 	return &usageError{err}
 }
 
-// overLimit is err as a usage error if a run that has not begun does not fit into --memory-limit. Lack of
-// the system's memory, other errors and nil stay as they are.
+// overLimit turns err into a usage error if it says that the run does not fit into --memory-limit.
 func overLimit(err error) error {
 	var planned *plan.MemoryError
 	var measured *torch.MemoryError
@@ -56,25 +53,24 @@ func overLimit(err error) error {
 	return err
 }
 
-// optionOf names the flags of fields of configurations that are not called like them.
-var optionOf = map[string]string{
+// flagOfField has the fields of configurations whose flags have other names.
+var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group",
 }
 
-// flagOf returns the flag of a field of a train.Recipe that may change, such as "optimizer.settings.lr".
+// flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
 func flagOf(field string) string {
 	return "--" + strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
 }
 
-// inFlags turns the refusal of a setting into a usage error that names the flag in place of the
-// field. Other errors stay as they are.
+// inFlags turns a *pipe.ConfigError into a usage error that names the flag in place of the field.
 func inFlags(s *pflag.FlagSet, err error) error {
 	var e *pipe.ConfigError
 	if !errors.As(err, &e) {
 		return err
 	}
-	name, known := optionOf[e.Field]
+	name, known := flagOfField[e.Field]
 	if !known {
 		name = strings.ToLower(e.Field)
 	}
@@ -94,10 +90,10 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	return badUsage("--%s: %s", text, advice)
 }
 
-// libraryRemedy is what errors of the library advise.
+// libraryRemedy matches the advice in errors of the library.
 var libraryRemedy = regexp.MustCompile(`[:;] use .*`)
 
-// withRemedy adds to an error of the library which flags help. Other errors, and nil, stay as they are.
+// withRemedy adds to an error of the library the flags that help.
 func withRemedy(err error) error {
 	var said *remedyError
 	var short *plan.MemoryError
@@ -109,16 +105,16 @@ func withRemedy(err error) error {
 	case errors.As(err, &short):
 		least := short.Least()
 		return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use "+
-			"more --chunks, more --stages, or an --optimizer with less state", short.Shortages(), least,
+			"more --chunks or --stages, or an --optimizer with less state", short.Shortages(), least,
 			formatBytes(least))}
 	case errors.Is(err, torch.ErrOutOfMemory):
 		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
 			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
 	case errors.As(err, &mismatch):
-		return fmt.Errorf("%w; resume with the flags and data of then, or start anew with another --out", err)
+		return fmt.Errorf("%w; resume with the saved flags and data, or start anew with another --out", err)
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to go on from the checkpoint before it, if there is one, or start "+
-			"anew with another --out", err, damaged.Path)
+		return fmt.Errorf("%w; remove %s to go on from an earlier checkpoint, or start with another "+
+			"--out", err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

@@ -19,7 +19,7 @@ import (
 	"penstock.example/train"
 )
 
-// partTest is the test data, of --part and of --validate.
+// partTest is the test data as a value of --part and --validate.
 const partTest = "test"
 
 func newEval() *cobra.Command {
@@ -29,13 +29,12 @@ func newEval() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "eval DIR [flags]",
 		Short: "Evaluate a trained model",
-		Long: `Print the loss of a trained model and its accuracy, or for regression the mean squared
-error. DIR is the directory of penstock train --out, whose newest checkpoint is taken, or
-a checkpoint.
+		Long: `Print a trained model's loss and accuracy, or for regression its mean squared error.
+DIR is a checkpoint, or the directory of penstock train --out for its newest checkpoint.
 
-Data, batch, micro-batches and threads are those of the run unless flags say others; the
-numbers are then those of the run, to the bit, whatever the stages, devices and limit.
-With --data the run's --data-dir, --data-set and --window do not count.`,
+Flags that are left out are as in the run. The result is then the run's to the bit,
+whatever the stages, devices and memory limit. With --data, the other flags of the data
+are not taken from the run.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
@@ -43,8 +42,8 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation (held out by the run) or all",
-		partTest, "train", "validation", "all")
+	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest, "train",
+		"validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -69,9 +68,9 @@ With --data the run's --data-dir, --data-set and --window do not count.`,
 				set = data.Join(sets.training, sets.test)
 			}
 			if set == nil {
-				return badUsage("--part validation: the run held nothing out of training (--validate)")
+				return badUsage("--part validation: the run held nothing out; want another part")
 			}
-			return fitsTrained(set.Info(), t.recipe.Samples)
+			return checkTrained(set.Info(), t.recipe.Samples)
 		})
 		if err != nil {
 			return r, err
@@ -107,30 +106,22 @@ type evalLine struct {
 	train.Evaluation
 }
 
-// openData opens the data of flags. What they leave out is as in the run, unless they name other data.
+// openData opens the data set of the flags. Without --data, flags that are left out are as in the run.
 func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err error) {
 	if s := cmd.Flags(); !s.Changed("data") {
-		var run struct {
-			Data     string
-			Dir      string   `toml:"data-dir"`
-			Settings []string `toml:"data-set"`
-			Window   int
-		}
 		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
-		if _, err = toml.DecodeFile(file, &run); errors.Is(err, fs.ErrNotExist) {
+		run := map[string]any{}
+		_, err = toml.DecodeFile(file, &run)
+		for _, name := range append(dataOnly, "data") {
+			if value, has := run[name]; has {
+				err = cmp.Or(err, setFlag(s, name, value))
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
 			err = errors.New("there is none")
 		}
 		if err != nil {
 			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
-		}
-		if f.dataName = run.Data; !s.Changed("data-dir") {
-			f.dataDir = run.Dir
-		}
-		if !s.Changed("data-set") {
-			f.dataSettings = run.Settings
-		}
-		if !s.Changed("window") {
-			f.window = cmp.Or(run.Window, f.window)
 		}
 	}
 	of := modelFlags{modelName: t.recipe.Model.Name, dataFlags: *f}
@@ -141,12 +132,13 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 	return of.open()
 }
 
-// fitsTrained refuses samples that are not like those a model was trained on; nil says nothing of them.
-func fitsTrained(is data.Info, was *data.Info) error {
+// checkTrained refuses samples of another form than the model was trained on. If was is nil, the form is
+// unknown.
+func checkTrained(is data.Info, was *data.Info) error {
 	if was == nil {
 		return nil
 	}
-	text := func(i data.Info) string {
+	form := func(i data.Info) string {
 		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(),
 			i.Task())
 		if i.Task() == data.NextToken && i.Source == data.Uint8 {
@@ -157,8 +149,8 @@ func fitsTrained(is data.Info, was *data.Info) error {
 		}
 		return out
 	}
-	if text(is) != text(*was) {
-		return fmt.Errorf("the data have %s, and the model was trained with %s", text(is), text(*was))
+	if is, was := form(is), form(*was); is != was {
+		return fmt.Errorf("the data have %s, and the model was trained with %s", is, was)
 	}
 	return nil
 }
@@ -169,19 +161,18 @@ func newPredict() *cobra.Command {
 	var tokens string
 	cmd := &cobra.Command{
 		Use:   "predict DIR FILE... [flags]",
-		Short: "Say what a trained model makes of files",
+		Short: "Predict classes or values for files by a trained model",
 		Long: `Run a trained model on inputs in files, and print a line of JSON for each:
 
   classes    {"file": "a.png", "row": 0,
              "classes": [{"class": 7, "name": "Bag", "probability": 0.93}, ...]}
-  text       the same, of the token that follows the last one
+  text       the same, for the next token
   numbers    {"file": "x.npy", "row": 2, "values": [0.5]}
   pixels     {"file": "a.png", "row": 0, "pixels": [[0, 3, ...], ...]}, classes
 
-A file is a picture (PNG, JPEG, GIF), a text, or an .npy, like the data that the model was
-trained on; an .npy has one input, or several with a dimension in front. DIR is the
-directory of penstock train --out, whose newest checkpoint is taken, or a checkpoint. If a
-file is no input of the model, nothing is printed.`,
+A file is a picture (PNG, JPEG, GIF), a text, or an .npy of one input, or of several in a
+leading dimension. DIR is a checkpoint, or the directory of penstock train --out for its
+newest checkpoint. If a file cannot be an input of the model, nothing is printed.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
 		Args: filesNamed("DIR", "FILE..."),
@@ -192,7 +183,7 @@ file is no input of the model, nothing is printed.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, t.close()) }()
-			var all bytes.Buffer // so that nothing is written where something is wrong
+			var all bytes.Buffer // after an error nothing is written
 			out := json.NewEncoder(&all)
 			progress := newProgress(cmd.ErrOrStderr(), "predicting", "inputs")
 			err = train.Predict(cmd.Context(), t.pipe, p.inputs, train.EvaluateConfig{Batch: t.batch,
@@ -237,17 +228,16 @@ type classLine struct {
 	Probability float32 `json:"probability"`
 }
 
-// open opens the files, with a tokenizer, or that of the run, if it was trained on tokens.
+// open opens the files. A model of tokens needs a tokenizer: tokens is its path, "" for the run's.
 func (p *predictor) open(t *trained, tokens string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
-		return fmt.Errorf("checkpoint %s does not say what its model reads (Recipe.Samples); want "+
-			"train.Predict in Go", t.checkpoint.Path)
+		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 	}
 	settings, _ := t.recipe.Data.Settings.(map[string]any)
 	chosen, _ := settings["chosen"].(map[string]any)
-	trainedWith, _ := chosen["tokenizer"].(string)
-	tokens = cmp.Or(tokens, trainedWith)
+	runs, _ := chosen["tokenizer"].(string)
+	tokens = cmp.Or(tokens, runs)
 	if tokens != "" && samples.Task() == data.NextToken && samples.Source != data.Uint8 {
 		if p.tokens, err = tokenizer.Open(tokens); err != nil {
 			return fmt.Errorf("--tokenizer: %w", err)
@@ -257,19 +247,19 @@ func (p *predictor) open(t *trained, tokens string, files []string) (err error) 
 	return err
 }
 
-// line is the prediction for an input.
+// line returns the prediction for input i.
 func (p *predictor) line(i int, output []float32) (line predictionLine, err error) {
 	info := p.inputs.Info()
 	line.File, line.Row = p.inputs.Source(i)
 	if slices.ContainsFunc(output, func(x float32) bool { return x-x != 0 }) { // infinite, or no number
-		return line, fmt.Errorf("%s, row %d: the model gives a number that is not finite: its training "+
-			"diverged, or the input is far from what it was trained on", line.File, line.Row)
+		return line, fmt.Errorf("%s, row %d: the output is not finite: the training diverged, or the input "+
+			"is unlike its data", line.File, line.Row)
 	}
 	switch info.Task() {
 	case data.Regression:
 		line.Values = output
 	case data.Segmentation:
-		line.Pixels = likeliest(output, info.Classes, int(info.Target.Shape[1]))
+		line.Pixels = likelyClasses(output, info.Classes, int(info.Target.Shape[1]))
 	default:
 		for _, class := range train.Likely(output, p.top) {
 			line.Classes = append(line.Classes, classLine{class, p.className(info, class), output[class]})
@@ -278,8 +268,8 @@ func (p *predictor) line(i int, output []float32) (line predictionLine, err erro
 	return line, nil
 }
 
-// likeliest is the most likely class of each pixel of an image.
-func likeliest(output []float32, classes, width int) [][]int {
+// likelyClasses returns the most likely class of each pixel of an image.
+func likelyClasses(output []float32, classes, width int) [][]int {
 	pixels := make([]int, len(output)/classes)
 	for at := range pixels {
 		for class := range classes {
@@ -291,7 +281,7 @@ func likeliest(output []float32, classes, width int) [][]int {
 	return slices.Collect(slices.Chunk(pixels, width))
 }
 
-// className is the name of a class, or "". Bytes are named by their characters, tokens by their text.
+// className returns the name of a class, or "". A byte is named by its character, a token by its text.
 func (p *predictor) className(info data.Info, class int) string {
 	switch {
 	case p.tokens != nil && class < p.tokens.Len():

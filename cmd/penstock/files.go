@@ -16,7 +16,7 @@ import (
 // isStdin reports whether an argument names standard input.
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
-// inputName is what errors call an input.
+// inputName names an input in errors.
 func inputName(path string) string {
 	if isStdin(path) {
 		return "standard input"
@@ -24,8 +24,8 @@ func inputName(path string) string {
 	return path
 }
 
-// readInput reads a file, standard input, or what a shell has opened, as for <(command). What cannot be
-// read is a usage error that names it.
+// readInput reads a file, a pipe such as <(command), or standard input. Its errors are usage errors that name
+// the input.
 func readInput(cmd *cobra.Command, path string) (text []byte, err error) {
 	in := cmd.InOrStdin()
 	if !isStdin(path) {
@@ -48,8 +48,7 @@ func readInput(cmd *cobra.Command, path string) (text []byte, err error) {
 	return text, err
 }
 
-// standardOutput is the stream that a path names, or nil. It is written to as it is, also if a
-// shell has redirected it.
+// standardOutput returns standard output if a path names it, or nil.
 func standardOutput(cmd *cobra.Command, path string) io.Writer {
 	if path == "/dev/stdout" {
 		return cmd.OutOrStdout()
@@ -57,7 +56,7 @@ func standardOutput(cmd *cobra.Command, path string) io.Writer {
 	return nil
 }
 
-// writeOut writes what --out names: a file as a whole or not at all, or standard output.
+// writeOut writes the text to the path of --out. A file is written as a whole or not at all.
 func writeOut(cmd *cobra.Command, path string, text []byte) error {
 	write := func(w io.Writer) error { _, err := w.Write(text); return err }
 	if stream := standardOutput(cmd, path); stream != nil {
@@ -66,26 +65,25 @@ func writeOut(cmd *cobra.Command, path string, text []byte) error {
 	return unwritable("out", path, disk.Write(path, write))
 }
 
-// probe finds out before anything is computed whether the file of a flag can be written. It refuses an
-// input: the file would be overwritten.
+// probe checks before anything is computed that the file of a flag can be written and is no input.
 func probe(flag, path string, inputs ...string) error {
 	out, err := os.Stat(path)
 	for _, input := range inputs {
 		in, missing := os.Stat(input)
 		if err == nil && missing == nil && os.SameFile(out, in) && !isStdin(input) {
-			return badUsage("--%s %s is the file that is read as %s and would be overwritten; want another "+
-				"file", flag, path, input)
+			return badUsage("--%s %s is the input %s and would be overwritten; want another file",
+				flag, path, input)
 		}
 	}
 	err = disk.Probe(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return badUsage("--%s %s cannot be written: there is no folder %s; make it first, or choose another "+
-			"path", flag, path, filepath.Dir(path))
+		return badUsage("--%s %s cannot be written: there is no folder %s; make it, or choose another path",
+			flag, path, filepath.Dir(path))
 	}
 	return wrongInput(unwritable(flag, path, err))
 }
 
-// unwritable puts a flag to an error of writing to the path that it names.
+// unwritable adds the flag and its path to an error of writing.
 func unwritable(flag, path string, err error) error {
 	if err == nil {
 		return nil

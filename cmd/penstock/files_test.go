@@ -125,13 +125,13 @@ func TestFoldersThatAreNotThere(t *testing.T) {
 		{"plan.json", "out", []string{"plan", "--model", "mlp", "--batch", "64"}},
 		{"chain.json", "out", []string{"profile", "--model", "mlp"}},
 		{"plan.json", "out", []string{"remat", "solve", chain, "--limit", "1GiB"}},
-		{"mlp.safetensors", "out", []string{"checkpoint", "merge", out}},
+		{"mlp.safetensors", "out", []string{"export", out}},
 		{"step.json", "trace", with(small, "--steps", "1", "--plan", "auto")},
 	} {
 		file := filepath.Join(folder, row.name)
 		r := command(t, append(row.args, "--"+row.flag, file)...)
 		want := "penstock: --" + row.flag + " " + file + " cannot be written: there is no folder " +
-			folder + "; make it first, or choose another path\n"
+			folder + "; make it, or choose another path\n"
 		if r.code != exitUsage || r.stdout != "" || r.stderr != want {
 			t.Errorf("%v: exit code %d, stdout %q, stderr:\n%swant %s", row.args, r.code, r.stdout,
 				r.stderr, want)

@@ -57,7 +57,7 @@ func TestFineTuning(t *testing.T) {
 			return arg == "--train-only" || arg == "heads.*" ||
 				arg == "--init-skip"
 		})), exitUsage,
-		"train_only", "resume with the flags and data of then")
+		"train_only", "resume with the saved flags and data")
 	for pattern, want := range map[string]string{
 		"fc.*":  `--train-only: no layer with parameters is named "fc.*"; there are "conv_proj"`,
 		"token": `--train-only: no layer with parameters is named "token"`,

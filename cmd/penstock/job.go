@@ -23,39 +23,39 @@ import (
 	"penstock.example/train"
 )
 
-// job is a training run with everything it needs: found, made, restored.
+// job is a training run.
 type job struct {
 	runOptions
 	group          *group.Group // nil: this process alone
 	training, test data.Dataset
-	heldOut        data.Dataset // of training, for validation; nil is none
+	heldOut        data.Dataset // samples for validation; nil is none
 	model          *nn.Sequential
 	recipe         train.Recipe
-	schedule       optim.Schedule
-	last           int64             // the step that ends the run
-	from           *train.Checkpoint // nil: from the beginning
+	schedule       optim.Schedule    // of the learning rate
+	last           int64             // last step
+	from           *train.Checkpoint // the checkpoint to resume; nil is none
 	pipe           *pipe.Pipe
 	loop           train.Loop
 	show           *reporter
 	peaks          highest
-	recorded       int64 // the step that is; 0 is none
+	recorded       int64 // recorded step; 0 is none
 	measures       measures
 	dashboard      dashboard
 	page           *report.Run  // of the recorded step; nil before it
 	unsaved        bool         // saving failed
-	endedWithPeers bool         // all processes of the group end here, and nobody waits
-	timingWarned   bool         // that measured times are uncertain
-	unlock         func() error // releases --out; nil without it
+	endedWithPeers bool         // all processes end here, so none needs to be told
+	timingWarned   bool         // of uncertain times
+	unlock         func() error // releases --out; nil without --out
 }
 
-// openJob opens a run. Checks that cost little come first: data, checkpoints and output files before anything
-// that takes memory and time. The caller closes the job.
+// openJob opens a run. Cheap checks come first: data, checkpoints and output files are checked before
+// anything takes memory or time. The caller closes the job.
 func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
 	j := &job{runOptions: o}
 	_, missing := os.Stat(o.out)
 	_, live := terminalWidth(stderr)
 	for _, open := range []struct {
-		doing string // shown on a terminal as soon as it takes long
+		doing string // shown on a terminal
 		run   func(ctx context.Context, stderr io.Writer) error
 	}{
 		{"", j.openGroup}, {"", j.listen}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
@@ -100,7 +100,9 @@ func (j *job) close() error {
 	if j.model != nil {
 		nn.Free(j.model)
 	}
-	j.setLimits(false)
+	for _, d := range j.config.Devices {
+		d.SetLimit(0)
+	}
 	err = errors.Join(err, j.measures.close(), j.dashboard.close())
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
@@ -111,7 +113,7 @@ func (j *job) close() error {
 	return err
 }
 
-// openData reads the data set, makes the model that fits it, and writes down what describes the two.
+// openData reads the data set, makes a model that fits it, and fills the recipe.
 func (j *job) openData(context.Context, io.Writer) (err error) {
 	sets, err := j.read()
 	if err != nil {
@@ -138,8 +140,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	if j.heldOut != nil {
 		described["validation"] = j.validate
 	}
-	if chosen := assigned(j.dataSettings); len(chosen) > 0 {
-		described["chosen"] = chosen
+	if j.dataSettings != nil {
+		described["chosen"] = parseAssignments(j.dataSettings)
 	}
 	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum,
 		"nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay}
@@ -168,8 +170,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	return nil
 }
 
-// assigned is what assignments such as "B=6,C=12" say, the last one for a name.
-func assigned(lists []string) map[string]any {
+// parseAssignments returns the values in assignments such as "B=6,C=12" by name. The last one for a name counts.
+func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
 		for assignment := range strings.SplitSeq(list, ",") {
@@ -180,8 +182,8 @@ func assigned(lists []string) map[string]any {
 	return out
 }
 
-// splitValidation splits the training samples by --validate into samples to train with and samples for
-// validation, nil without.
+// splitValidation splits the samples by --validate into samples to train with and samples for validation.
+// heldOut is nil if --validate is no share.
 func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset,
 	err error) {
 	if validate == "" || validate == partTest {
@@ -202,28 +204,25 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	if all := int64(j.epochs) * updates; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
 		j.last = all
 	}
-	j.schedule, j.recipe.LRSchedule, err = j.scheduled(j.last)
+	config := optim.ScheduleConfig{LR: j.update.LR, WarmupSteps: j.warmup}
+	settings := map[string]any{"warmup": j.warmup}
+	if j.lrSchedule != "constant" { // a constant schedule has no length
+		config.TotalSteps = cmp.Or(j.scheduleSteps, int(j.last))
+		settings["schedule-steps"] = config.TotalSteps
+	}
+	j.recipe.LRSchedule = train.Choice{Name: j.lrSchedule, Settings: settings}
+	j.schedule, err = optim.NewSchedule(j.lrSchedule, config)
 	return err
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
-	j.setLimits(true)
+	for _, d := range j.config.Devices {
+		d.SetLimit(cmp.Or(j.limit, j.bytes[d]))
+	}
 	return nil
 }
 
-// setLimits gives the devices their limits, or takes them away.
-func (j *job) setLimits(on bool) {
-	for _, d := range j.config.Devices {
-		if bytes := cmp.Or(j.limit, j.bytes[d]); on {
-			d.SetLimit(bytes)
-		} else {
-			d.SetLimit(0)
-		}
-	}
-}
-
-// findBalance times the layers and cuts the model by time, unless the command line cuts it, and prints
-// the cut.
+// findBalance times the layers, cuts the model by time and prints the balance, unless it is given.
 func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
@@ -231,7 +230,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	cut, err := train.BalanceByTime(ctx, j.model, j.training, j.policy, j.measuring(profile.Config{
 		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 		Devices: j.devicesOfEach(), Threads: j.config.Threads,
-		// the limit that would do can only be said when the cut is known
+		// a limit that is enough can be named only after the cut
 		LiftLimit: slices.Contains(j.policy, pipe.Optimal)}))
 	if err != nil {
 		return err
@@ -247,23 +246,22 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// measuring describes the run to what measures its layers.
+// measuring returns the configuration for measuring the layers of the run.
 func (j *job) measuring(c profile.Config) train.MeasureConfig {
 	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
 	c.Loss = trainingLoss(j.training.Info().Task())
-	return train.MeasureConfig{Group: j.group, Batch: j.rowsOfEach(), Chunks: j.config.Chunks, Profile: c}
+	rows := (j.batch + j.replicas - 1) / j.replicas // of a batch, in each replica
+	return train.MeasureConfig{Group: j.group, Batch: rows, Chunks: j.config.Chunks, Profile: c}
 }
 
-// rowsOfEach returns how many rows of a batch each replica has.
-func (j *job) rowsOfEach() int { return (j.batch + j.replicas - 1) / j.replicas }
-
-// trainingLoss is cross entropy, or the squared error for regression, plus the losses of auxiliary
-// classifiers.
+// trainingLoss returns cross entropy, or for regression the squared error. Auxiliary classifiers add 0.3 of
+// their losses.
 func trainingLoss(task data.Task) nn.Loss {
+	loss := nn.CrossEntropy()
 	if task == data.Regression {
-		return models.NewAuxiliaryLoss(nn.MSE(), auxiliaryWeight)
+		loss = nn.MSE()
 	}
-	return models.NewAuxiliaryLoss(nn.CrossEntropy(), auxiliaryWeight)
+	return models.NewAuxiliaryLoss(loss, 0.3)
 }
 
 // openPipe cuts the model and makes the optimizer. Nothing is on a device yet.
@@ -278,8 +276,8 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// placePipe puts model and optimizer on their devices, as they were if the run is resumed,
-// and with the weights of --init if it begins.
+// placePipe puts model and optimizer on their devices, with the state of the checkpoint or the weights of
+// --init.
 func (j *job) placePipe(context.Context, io.Writer) error {
 	err := j.pipe.Place()
 	switch {
@@ -313,20 +311,19 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	j.pipe.SetRecord(l.Step+1 == j.recorded)
 	l.OnStep = []train.Hook{j.recordStep}
-	if j.testEvery > 0 { // before the step is saved, so that no test is missing after it
+	if j.testEvery > 0 { // before saving, so that each saved step has its test
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}
+	save := func(int) error { _, err := j.save(); return err }
 	if j.saveEvery > 0 {
-		save := func(train.StepInfo) error { _, err := j.save(); return err }
-		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, save))
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { return save(0) }))
 	}
 	if l.Validation = j.validation(); l.Validation != nil || j.saveEvery == 0 {
 		l.OnEpoch = func(int) error { // the best is saved whatever --save-every says
 			if j.saveEvery > 0 && (l.Best == nil || l.Best.Step != l.Step) {
 				return nil
 			}
-			_, err := j.save()
-			return err
+			return save(0)
 		}
 	}
 	return l.Check()

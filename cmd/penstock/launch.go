@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -20,28 +19,25 @@ func newLaunch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch --processes N [flags] -- train ...",
 		Short: "Start the processes of a training run on this machine",
-		Long: `Start the processes that share a training run on this machine, and end them
-together.
+		Long: `Start the processes of a training run on this machine, and end them together.
 
-Each gets its rank by torchrun's environment variables, and a common secret in
-PENSTOCK_TOKEN. Standard output is that of rank 0. What processes write to
-standard error, and the others to standard output, goes to standard error with
-the rank in front of each line.
+Each process gets its rank by the environment variables of torchrun, and a common
+secret in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to
+standard error, each line with its rank in front.
 
-When a process fails the others are ended, and launch exits with its exit code,
-or 1 if a signal ended it. Ctrl-C or SIGTERM lets all finish their step and save;
-a second one ends all at once. With --restarts a run that fails is started
-again, from its newest checkpoint if it has an --out; one that exits with 2 is not,
-as its command line or data would be refused again.
+When a process fails, launch ends the others and exits with the exit code of the
+process, or with 1 if a signal ended it. Ctrl-C or SIGTERM lets all processes
+finish their step and save. A second one ends them at once. --restarts starts a
+failed run again, with --out from its newest checkpoint, unless it exited with 2:
+its command line or data would be refused again.
 
-On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`,
-		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
-  penstock launch --processes 4 --restarts 3 -- train --model gpt --data text --data-dir shakespeare.txt --out out/gpt`,
+On several machines, start penstock train by torchrun, srun, mpirun or Kubernetes.`,
+		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2
+  penstock launch --processes 4 --restarts 3 -- train --plan plan.json --out out/gpt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] != "train" {
 				return badUsage("launch starts penstock train: want penstock launch --processes %d -- "+
-					"train ...; "+
-					"see penstock launch --help", processes)
+					"train ...", processes)
 			}
 			return launchRun(cmd, processes, restarts, args)
 		},
@@ -50,16 +46,14 @@ On several machines, torchrun, srun, mpirun or Kubernetes start penstock train.`
 	s.SetInterspersed(false) // what follows train is train's, also without "--"
 	s.SortFlags = false
 	count(s, &processes, "processes", 1, "`N` processes")
-	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "start a run that fails again, up to `N` times "+
-		"(default not)")
+	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "`N` times at most that a failed run is started again")
 	return cmd
 }
 
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchRun starts the processes with the command line of train and the variables of torchrun, and again
-// after failures.
+// launchRun starts the processes with the command line of train and the variables of torchrun.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	port, err := launch.KeepPort()
 	if err != nil {
@@ -71,7 +65,13 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		return fmt.Errorf("finding the program to start: %w", err)
 	}
 	stderr := cmd.ErrOrStderr()
-	job := launch.Job{Path: program, Args: train, Stdout: fileOf(cmd.OutOrStdout()), Stderr: stderr, Restarts: restarts,
+	stdout := cmd.OutOrStdout()
+	if o, ok := stdout.(*output); ok {
+		if f, ok := o.to.(*os.File); ok { // rank 0 writes to the file itself
+			stdout = f
+		}
+	}
+	job := launch.Job{Path: program, Args: train, Stdout: stdout, Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
 			fmt.Fprintf(stderr, "penstock: %s; starting again, restart %d of %d\n", message(after),
 				restart, restarts)
@@ -87,14 +87,4 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 		return errors.New("interrupted")
 	}
 	return err
-}
-
-// fileOf is the file that a writer is, so that a process can have it, or else the writer.
-func fileOf(w io.Writer) io.Writer {
-	if o, ok := w.(*output); ok {
-		if f, ok := o.to.(*os.File); ok {
-			return f
-		}
-	}
-	return w
 }

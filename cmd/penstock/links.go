@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -17,37 +18,34 @@ import (
 	"penstock.example/train"
 )
 
-// trips is how many transfers of few bytes and of many are timed on a link. The shortest count.
-const trips = 10
-
-// timeTrips makes a link of the times of trips with few and with many bytes that are on a device.
-func timeTrips(on torch.Device, bytes int, trip func(*torch.Tensor) (time.Duration, error)) (l plan.Link,
+// timeLink times ten transfers of 4 bytes and ten of many bytes, and makes a link of the shortest times.
+// The tensor of a transfer is on the device.
+func timeLink(on torch.Device, bytes int, transfer func(*torch.Tensor) (time.Duration, error)) (l plan.Link,
 	err error) {
 	c := torch.NewCtx(torch.Options{Device: on})
 	defer c.Close()
 	failed := torch.Try(func() {
-		var least [2]time.Duration
+		var shortest [2]time.Duration
 		for i, numbers := range []int{1, bytes / 4} {
 			t := c.Zeros(torch.Float32, int64(numbers))
 			c.Synchronize()
-			for k := range trips {
+			shortest[i] = math.MaxInt64
+			for range 10 {
 				var took time.Duration
-				if took, err = trip(t); err != nil {
+				if took, err = transfer(t); err != nil {
 					return
 				}
-				if k == 0 || took < least[i] {
-					least[i] = max(took, time.Nanosecond)
-				}
+				shortest[i] = min(shortest[i], max(took, time.Nanosecond))
 			}
 		}
-		l = plan.Link{Latency: least[0],
-			Bandwidth: float64(bytes) / max(least[1]-least[0], time.Microsecond).Seconds()}
+		l = plan.Link{Latency: shortest[0],
+			Bandwidth: float64(bytes) / max(shortest[1]-shortest[0], time.Microsecond).Seconds()}
 	})
 	return l, cmp.Or(failed, err)
 }
 
-// slower returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
-func slower(a, b plan.Link) plan.Link {
+// worseLink returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
+func worseLink(a, b plan.Link) plan.Link {
 	if a.Latency = max(a.Latency, b.Latency); a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth {
 		a.Bandwidth = b.Bandwidth
 	}
@@ -59,24 +57,24 @@ func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err e
 	for first := range g.Size() - 1 {
 		var mine plan.Link
 		if own := g.Rank() - first; own == 0 || own == 1 {
-			mine, err = timeLink(g, first+1-own, own == 0)
+			mine, err = timeRoundTrips(g, first+1-own, own == 0)
 		}
 		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to the next", first), mine, err)
 		if err != nil {
 			return slowest, err
 		}
-		slowest = slower(slowest, all[first])
+		slowest = worseLink(slowest, all[first])
 	}
 	return slowest, nil
 }
 
-// timeLink times half of each round trip to a member and back.
-func timeLink(g *group.Group, peer int, asks bool) (plan.Link, error) {
+// timeRoundTrips times half of each round trip to a member and back.
+func timeRoundTrips(g *group.Group, peer int, asks bool) (plan.Link, error) {
 	turns := []func(*torch.Tensor, int, int) (link.Work, error){g.Send, g.Receive}
 	if !asks {
 		slices.Reverse(turns)
 	}
-	return timeTrips(torch.CPU(0), 2<<20, func(t *torch.Tensor) (time.Duration, error) {
+	return timeLink(torch.CPU(0), 2<<20, func(t *torch.Tensor) (time.Duration, error) {
 		began := time.Now()
 		for _, turn := range turns {
 			w, err := turn(t, peer, 0)
@@ -91,11 +89,11 @@ func timeLink(g *group.Group, peer int, asks bool) (plan.Link, error) {
 	})
 }
 
-// measureCopies is what copies between each two devices of this process take. The slowest counts for all.
+// measureCopies returns the slowest link between two devices of this process.
 func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 	for i, to := range devices {
 		for _, from := range devices[:i] {
-			l, err := timeTrips(from, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
+			l, err := timeLink(from, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
 				target := torch.NewCtx(torch.Options{Device: to})
 				defer target.Close()
 				start := engine.Now(target)
@@ -109,7 +107,7 @@ func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 			if err != nil {
 				return slowest, err
 			}
-			slowest = slower(slowest, l)
+			slowest = worseLink(slowest, l)
 		}
 	}
 	return slowest, nil
@@ -127,8 +125,8 @@ func deviceNames(devices []torch.Device) string {
 // hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
-// readDevices reads the model and the memory of devices. It refuses devices that cannot be planned together,
-// or cannot be used here.
+// readDevices reads the model and the memory of devices. Devices of different kinds, and devices that cannot
+// be used here, are usage errors.
 func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for i, d := range devices {
 		h, problem := hardware(d)

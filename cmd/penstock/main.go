@@ -1,4 +1,4 @@
-// Command penstock trains networks as pipelines of micro-batches. See penstock help.
+// Command penstock trains neural networks as pipelines of micro-batches.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks for an orderly end. The second one ends the process at once.
 	context.AfterFunc(ctx, stop)
-	// A closed stdout is an error to write, which ends a run in order, and no reason to be killed.
+	// A write to a closed stdout fails, and the run ends in order.
 	signal.Ignore(syscall.SIGPIPE)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	// Some file systems report a failed write only here.
@@ -37,12 +37,12 @@ func main() {
 // Exit codes.
 const (
 	exitDone   = 0
-	exitFailed = 1            // something went wrong, or a signal ended the run early
-	exitUsage  = launch.Usage // the command line or its input is wrong: a chain, data, a checkpoint
+	exitFailed = 1            // something failed, or a signal ended the run early
+	exitUsage  = launch.Usage // the command line or its input is wrong
 )
 
-// run runs a command line and returns its exit code. Results go to stdout, everything else to
-// stderr. When ctx ends, a training run finishes its step, saves and returns.
+// run runs a command line and returns its exit code. Results go to stdout, all else to stderr. When ctx ends,
+// a training run finishes its step and saves.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	out := &output{to: stdout}
 	root := newRoot(args)
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	tell(stderr, err)
 	var usage *usageError
-	var launched interface{ ExitCode() int } // of a process of launch
+	var launched interface{ ExitCode() int } // an error of launch
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// tell writes an error as one line. The stack of a panic follows.
+// tell writes an error as one line, and the stack of a panic.
 func tell(stderr io.Writer, err error) {
 	fmt.Fprintln(stderr, "penstock:", message(err))
 	var p *torch.PanicError
@@ -80,26 +80,21 @@ func tell(stderr io.Writer, err error) {
 	}
 }
 
-var packages = regexp.MustCompile(`^(train|pipe|data|models|optim|torch|trace|profile|remat|schedule|` +
-	`plan|group|launch|metrics|report): `)
+var packagePrefix = regexp.MustCompile(`^((train|pipe|data|models|optim|torch|trace|profile|remat|schedule|` +
+	`plan|group|launch|metrics|report|toml): )+`)
 
-// message is an error without the name of a package in front.
+// message returns the text of an error without names of packages in front.
 func message(err error) string {
-	text := err.Error()
-	for packages.MatchString(text) {
-		_, text, _ = strings.Cut(text, ": ")
-	}
-	return text
+	return packagePrefix.ReplaceAllString(err.Error(), "")
 }
 
-// newRoot makes the command for a command line.
 func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "penstock",
 		Short: "Train neural networks as pipelines of micro-batches",
-		Long: `Penstock cuts a network into stages, puts each on a device with a core and a
-memory limit of its own, and trains it as a pipeline of micro-batches. The
-result does not depend on the cut, to the bit.
+		Long: `Penstock cuts a network into stages, puts each on a device with its own memory limit, and
+trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
+bit.
 
 Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 		SilenceErrors: true,
@@ -112,17 +107,15 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(),
-		configurable(newBalance()),
-		configurable(newProfile()), configurable(newPlan()), newRemat(), newSchedule(), newReport(),
-		newCheckpoint(), newModels(), newLaunch(), newVersion())
-	// cobra never frees completions
+		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
+		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
-		completeValues(root)
+		completeValues(root) // only if asked, as cobra never frees completions
 	}
 	return root
 }
 
-// noArguments refuses arguments. In a command with verbs an argument is an unknown verb.
+// noArguments refuses arguments. For a command with verbs an argument is an unknown verb.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -140,7 +133,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		cmd.CommandPath())
 }
 
-// output is standard output with its first error: a verb has failed if its results did not arrive.
+// output is standard output that keeps its first error.
 type output struct {
 	to  io.Writer
 	err error

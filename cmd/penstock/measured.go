@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,16 +14,16 @@ import (
 	"penstock.example/train"
 )
 
-// measuredModel is a model for samples. Its weights do not exist yet.
+// measuredModel is a model without weights that fits samples.
 type measuredModel struct {
 	*nn.Sequential
 	options models.Options
-	chosen  map[string]any // of them, for the recipe
-	samples data.Info      // what it reads, and what it is to answer
+	chosen  map[string]any // options for the recipe
+	samples data.Info
 }
 
-// measured makes the model of flags that have been checked, for these samples, or without any for those that
-// it usually reads. Its errors are usage errors.
+// measured makes the model of checked flags for these samples; nil is the model's usual samples. Its errors
+// are usage errors.
 func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 	if samples == nil {
 		samples = f.usualSamples()
@@ -30,37 +32,38 @@ func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 	if m.options, m.chosen, err = f.fit(m.samples); err != nil {
 		return m, err
 	}
-	if m.Sequential, err = models.New(f.modelName, m.options); err != nil {
-		err = f.misfit(err)
+	switch m.Sequential, err = models.New(f.modelName, m.options); {
+	case err == nil:
+	case f.dataName == "":
+		err = badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
+	default:
+		err = badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, message(err))
 	}
 	return m, err
 }
 
-// usualSamples describes the samples that the model reads without a data set: text or images.
+// usualSamples describes the samples of the model without a data set: text or images.
 func (f *modelFlags) usualSamples() *data.Info {
-	o, kind := f.options, f.info.Kind
-	s := &data.Info{Classes: f.info.Defaults.Classes, Input: data.Spec{Shape: slices.Clone(f.info.Input)},
-		Target: data.Spec{Kind: data.Int64}}
+	o := f.options
+	s := &data.Info{Classes: cmp.Or(o.Classes, f.info.Defaults.Classes),
+		Input: data.Spec{Shape: slices.Clone(f.info.Input)}, Target: data.Spec{Kind: data.Int64}}
 	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} {
 		if size != 0 && at < len(s.Input.Shape) {
 			s.Input.Shape[at] = int64(size)
 		}
 	}
-	if o.Classes != 0 {
-		s.Classes = o.Classes
-	}
-	if kind == models.Text {
+	switch f.info.Kind {
+	case models.Text:
 		s.Input.Kind, s.Target.Shape = data.Int64, s.Input.Shape
-	} else if kind == models.Segmentation {
+	case models.Segmentation:
 		s.Target.Shape = s.Input.Shape[1:]
 	}
 	return s
 }
 
-// loss is the loss that the model will be trained with.
 func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
-// measure measures the model on a made-up micro-batch, on the device of the configuration.
+// measure measures the model on a made-up micro-batch.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	show := newProgress(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.at
@@ -72,6 +75,3 @@ func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Conf
 	}
 	return measured, err
 }
-
-// auxiliaryWeight is the weight of the losses of auxiliary classifiers.
-const auxiliaryWeight = 0.3

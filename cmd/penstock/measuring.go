@@ -18,7 +18,7 @@ import (
 	"penstock.example/train"
 )
 
-// clock times layers; nil is the profile's own clock. Tests set another.
+// clock times layers. Tests set it; nil is the profile's own clock.
 var clock func() time.Duration
 
 // measureAgain is the remedy for uncertain times.
@@ -33,29 +33,27 @@ func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 	return text != ""
 }
 
-// threadsFlag is --threads N, or all for a share of the cores. The default is a word of help.
-func threadsFlag(s *pflag.FlagSet, to *int, every *bool, otherwise string) {
+func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 	*to = 1
 	s.Var(&value{read: func(text string) (err error) {
-		if *every = text == "all"; *every {
+		if *all = text == "all"; *all {
 			return nil
 		}
 		if *to, err = strconv.Atoi(text); err != nil || *to < 1 || *to > pipe.MaxThreads {
 			err = fmt.Errorf("want a number from 1 to %d, or all", pipe.MaxThreads)
 		}
 		return err
-	}}, "threads", "`N` threads within an operator, on each stage; or all, as many as there are cores for "+
-		"each device (default: "+otherwise+")")
+	}}, "threads", "`N` threads of each device; or all, its share of the cores (default 1, or more if "+
+		"measured to be faster)")
 }
 
-// fewMicroBatches is how many a run has at most for which threads are not timed, as that would take
-// a good part of the time that they can save. It has one thread on each device. Tests have all runs
-// so, as bits depend on it.
+// A run of at most fewMicroBatches has one thread on each device: timing threads would take longer than more
+// threads can save. Tests raise it, as bits depend on threads.
 var fewMicroBatches int64 = 100
 
-// chooseThreads chooses the threads of each device for --threads all, or without --threads: the number
-// of the checkpoint, so that results equal an uninterrupted run; an equal share of the cores if all
-// are asked for, or if it is clearly faster than one. All processes use the same number.
+// chooseThreads chooses the threads of each device unless --threads gives a number. A resumed run keeps its
+// number, so that its results are those of an uninterrupted run. Otherwise a device gets its share of the
+// cores, for --threads all or if more threads are clearly faster. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
 		return nil
@@ -94,7 +92,7 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 // coresFor returns the threads of each device in an equal share of the cores.
 func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
 
-// devicesOfEach returns how many devices a process has, where one has most.
+// devicesOfEach returns the largest number of devices of a process.
 func (j *job) devicesOfEach() int {
 	devices := j.stages / max(j.virtual, 1)
 	if given := j.config.Devices; len(given) > 0 {
@@ -104,7 +102,7 @@ func (j *job) devicesOfEach() int {
 	return (devices*max(j.replicas, 1) + members - 1) / members
 }
 
-// highest is the most bytes of each device in any step.
+// highest is the peak of each device over all steps, in bytes.
 type highest []int64
 
 func (h *highest) add(s train.StepInfo) {
@@ -114,8 +112,7 @@ func (h *highest) add(s train.StepInfo) {
 	}
 }
 
-// safeLimit is, by device, the lowest limit under which the run cannot fail: the most that steps,
-// updates and the test have taken, and what values that wait on a device may add in other runs.
+// safeLimit returns a memory limit of each device that is enough for the run, whichever stage runs ahead.
 func (h highest) safeLimit(p *pipe.Pipe) []int64 {
 	if h == nil {
 		return nil
@@ -129,7 +126,7 @@ func (h highest) safeLimit(p *pipe.Pipe) []int64 {
 	return out
 }
 
-// planMemory plans and prints before training which activations are recomputed.
+// planMemory plans which activations are recomputed, and prints the plan.
 func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
@@ -145,7 +142,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		warnOfTiming(stderr, profile.Timing{Spread: spread})
 	}
 	for i := range made.Devices {
-		fmt.Fprint(stderr, planned(made, i))
+		fmt.Fprint(stderr, describePlanned(made, i))
 	}
 	if j.limit == 0 && j.bytes == nil {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
@@ -153,8 +150,8 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// planned is a line on the planned memory and recomputation of a device; "" without a plan.
-func planned(p *plan.Plan, device int) string {
+// describePlanned describes the memory and recomputation of a device in a line; "" without a plan.
+func describePlanned(p *plan.Plan, device int) string {
 	again, units := 0, 0
 	var stages []string
 	for i, s := range p.Stages {

@@ -13,72 +13,62 @@ import (
 
 // dataFlags say which data set is read.
 type dataFlags struct {
-	dataName, dataDir string // no name: none is
+	dataName, dataDir string // "" is none
 	dataSettings      []string
 	window            int
 }
 
-// register adds the flags. otherwise is the text of a default for --data, if it has one.
-func (f *dataFlags) register(s *pflag.FlagSet, otherwise string) {
-	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+otherwise,
+// register adds the flags. defaultText ends the help of --data.
+func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
+	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+defaultText,
 		data.Names()...)
-	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a usual place, synthetic has "+
-		"none")
-	s.StringArrayVar(&f.dataSettings, "data-set", nil,
-		"`NAME=VALUE,...` options of the data set, such as size=64,classes=5 of synthetic; a NAME that "+
-			"there is not lists them")
-	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, and tokens in one of tokens")
+	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic no files")
+	texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` options of the data set; a wrong NAME lists them")
+	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
 }
 
-// dataOnly are the flags that go with --data.
+// dataOnly are the flags that need --data.
 var dataOnly = []string{"data-dir", "data-set", "window"}
 
-// windowed are the data sets with samples of --window tokens or bytes.
+// windowed are the data sets that use --window.
 var windowed = []string{"text", "tokens"}
 
-// modelFlags say which model reads which data. check fills the fields below.
+// modelFlags say which model reads which data.
 type modelFlags struct {
 	modelName string
 	settings  []string
 	dataFlags
-
+	// by check
 	info    models.Info
-	options models.Options // what --set asks for
-	data    data.Options   // what --data-set asks for, and the model
+	options models.Options // of --set
+	data    data.Options   // of --data-set and the model
 }
 
-// check checks the options of the model and of the data against each other. It reads
-// no files. Its errors are usage errors.
+// check checks the options of the model and of the data set. It reads no files. Its errors are usage errors.
 func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	if f.info, err = models.Describe(f.modelName); err != nil {
 		return err
 	}
-	if err := f.checkData(s); err != nil {
+	if err = f.checkData(s); err != nil {
 		return err
 	}
-	if err := models.Set(f.modelName, &f.options, f.settings); err != nil {
-		return badUsage("--set %s", message(err))
+	if err = models.Set(f.modelName, &f.options, f.settings); err != nil {
+		err = badUsage("--set %s", message(err))
 	}
-	return nil
+	return err
 }
 
-// tasks are what models of a kind can be trained for.
+// tasks are the tasks that models of a kind can be trained for.
 var tasks = map[models.Kind][]data.Task{
 	models.Image:        {data.Classification, data.Regression},
 	models.Segmentation: {data.Segmentation},
 	models.Text:         {data.NextToken},
 }
 
-// checkData checks the options of the data set, and that it suits the model's task.
+// checkData checks the options of the data set, and that it has a task of the model.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
-		for _, name := range dataOnly {
-			if s.Changed(name) {
-				return badUsage("--%s %s: want --data NAME with it", name,
-					strings.Trim(s.Lookup(name).Value.String(), "[]"))
-			}
-		}
-		return nil
+		return checkPair(s, false, "--data NAME", dataOnly...)
 	}
 	offered, err := data.Tasks(f.dataName)
 	wanted := tasks[f.info.Kind]
@@ -89,9 +79,8 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	case !slices.ContainsFunc(offered, fits):
 		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
 			wanted[0], f.dataName, offered[0])
-	// fashion-mnist has a usual place
 	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "":
-		return badUsage("--data %s needs --data-dir PATH, where its files are", f.dataName)
+		return badUsage("--data %s needs --data-dir PATH of its files", f.dataName)
 	}
 	if err := data.Set(f.dataName, &f.data, f.dataSettings); err != nil {
 		return badUsage("--data-set %s", message(err))
@@ -100,25 +89,25 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	return nil
 }
 
-// datasets are what a data set has to train and to test with.
+// datasets are the parts of a data set.
 type datasets struct{ training, test data.Dataset }
 
 // open reads the data set. Its errors are usage errors.
 func (f *modelFlags) open() (sets datasets, err error) {
 	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
-	system.TrimProcess() // reading took more than what was read
+	system.TrimProcess() // reading took more memory than the data
 	return sets, wrongInput(err)
 }
 
-// fit returns the model's options as the data and --set make them, and the ones for the recipe: those that
-// were chosen. Its errors are usage errors.
+// fit returns the model's options for these samples and --set, and for the recipe those that differ from the
+// defaults. Its errors are usage errors.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
-	o, chosen = f.options, assigned(f.settings)
+	o, chosen = f.options, parseAssignments(f.settings)
 	shape, text, sized := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults.Size > 0
 	type option struct {
-		name  string
-		is    *int
-		value int
+		name string
+		set  *int // by --set; 0 is not
+		data int
 	}
 	fitted := []option{{"classes", &o.Classes, info.Outputs()}}
 	switch task := info.Task(); {
@@ -128,33 +117,28 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	case text:
 		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
 	case len(shape) != 3 || sized && shape[1] != shape[2]:
-		return o, nil, badUsage("--model %s reads images [channels height width], most of them square, and "+
-			"--data %s has inputs %v; want another of the two", f.modelName, f.dataName, shape)
+		return o, nil, badUsage("--model %s reads images [channels size size], and --data %s has inputs %v; "+
+			"want another of the two", f.modelName, f.dataName, shape)
 	default:
 		if fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])}); sized {
 			fitted = append(fitted, option{"size", &o.Size, int(shape[1])})
 		}
 	}
 	for _, p := range fitted {
+		remedy := ""
 		switch {
-		case *p.is == 0:
-			*p.is = p.value
-		case text && *p.is < p.value:
-			return o, nil, badUsage("--set %s=%d: --data %s has %d; want at least as many", p.name, *p.is,
-				f.dataName, p.value)
-		case !text && *p.is != p.value:
-			return o, nil, badUsage("--set %s=%d: --data %s has %d; leave it out", p.name, *p.is, f.dataName,
-				p.value)
+		case *p.set == 0:
+			*p.set = p.data
+		case text && *p.set < p.data:
+			remedy = "want at least as many"
+		case !text && *p.set != p.data:
+			remedy = "leave it out"
 		}
-		chosen[p.name] = *p.is
+		if remedy != "" {
+			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data,
+				remedy)
+		}
+		chosen[p.name] = *p.set
 	}
 	return o, chosen, nil
-}
-
-// misfit is the usage error of a model that has refused its options, or those of the data.
-func (f *modelFlags) misfit(err error) error {
-	if f.dataName == "" {
-		return badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
-	}
-	return badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, message(err))
 }

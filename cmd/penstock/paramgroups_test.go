@@ -39,7 +39,7 @@ func TestParameterGroups(t *testing.T) {
 	refuses(t, with(args, "--steps", "5", "--group", "*.bias:weight-decay=1", "--out", out, "--resume"),
 		exitUsage,
 		`optimizer.settings.group is ["*.bias:weight-decay=0"] there and ["*.bias:weight-decay=1"] here; `+
-			`resume with the flags and data of then`)
+			`resume with the saved flags and data`)
 	for text, part := range map[string]string{
 		"fc.*":               `--group "fc.*": want PATTERN:scale=X,weight-decay=W`,
 		":scale=1":           "want a pattern of names",

@@ -286,9 +286,9 @@ func TestResumeWithChanges(t *testing.T) {
 		want string
 	}{
 		{[]string{"--steps", "9", "--warmup", "1"},
-			"schedule.settings.warmup is 0 there and 1 here; resume with the flags and data of then"},
+			"schedule.settings.warmup is 0 there and 1 here; resume with the saved flags and data"},
 		{[]string{"--steps", "9", "--momentum", "0.5"},
-			"optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the flags and data of then"},
+			"optimizer.settings.momentum is 0.9 there and 0.5 here; resume with the saved flags and data"},
 	} {
 		if r := command(t, with(with(args, first, "--resume"), row.args...)...); r.code != exitUsage ||
 			!strings.Contains(r.stderr, row.want) {

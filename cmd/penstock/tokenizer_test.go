@@ -51,7 +51,7 @@ func TestRefusesTokenizers(t *testing.T) {
 	weights := filepath.Join(t.TempDir(), "weights.safetensors")
 	out := t.TempDir()
 	must(t, onText(t, "--out", out, "--set", "classes=400,context=12")...)
-	must(t, "checkpoint", "merge", out, "--out", weights)
+	must(t, "export", out, "--out", weights)
 	damaged := filepath.Join(t.TempDir(), "tokenizer.json")
 	if err := os.WriteFile(damaged, []byte("{\n\"model\": ["), 0o666); err != nil {
 		t.Fatal(err)

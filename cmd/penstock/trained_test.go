@@ -104,7 +104,7 @@ func TestValidate(t *testing.T) {
 	}
 	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr",
 		"0.5", "--resume", "--out", filepath.Join(dir, "a")), exitUsage,
-		`data.settings.validation is "0.25" there and "0.5" here; resume with the flags and data of then`)
+		`data.settings.validation is "0.25" there and "0.5" here; resume with the saved flags and data`)
 }
 
 // sumOf is the hash of the weights at the end of a run.

@@ -20,7 +20,7 @@ func weightsOf(t *testing.T, seed string) (path, sum string) {
 	dir := t.TempDir()
 	sum = sha(t, with(still, "--seed", seed, "--out", dir)...)
 	path = filepath.Join(dir, "model.safetensors")
-	must(t, "checkpoint", "merge", dir, "--out", path)
+	must(t, "export", dir, "--out", path)
 	return path, sum
 }
 
