@@ -11,50 +11,41 @@ import (
 // Input must be on a device of the same kind as the first stage, Target on one of the same kind as
 // the last.
 type Batch struct {
-	// Input is the input of the first layer, as Rows and NoChunk make it. A leaf that requires a gradient
-	// receives one.
-	Input  []Value
+	Input  []Value // of the first layer; a leaf that requires a gradient receives one
 	Target []Value // of the loss; for Step alone
 	Step   int64   // with Config.Seed, the seed of the step
 	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
-	Extras   map[string]any // values that are no tensors; every layer sees them on every micro-batch
-	// Accumulate says that a later batch will add to the gradients before the update. Each replica
-	// (Config.Replicas) then adds to its own. The next batch without it sums them over the replicas, and
-	// gives all the buffers of replica 0.
+	Extras   map[string]any // values that are no tensors, for every layer and micro-batch
+	// Accumulate says that a later batch will add to the gradients before the update. Until then each
+	// replica (Config.Replicas) has its own gradients and buffers. The next batch without Accumulate
+	// sums the gradients, and all replicas take the buffers of replica 0.
 	Accumulate bool
-	// TotalRows is how many rows the batches of an update have together. The mean of a loss is over
-	// these. 0 is the rows of this batch.
-	TotalRows int64
-	// FirstMicroBatch is how many micro-batches the update had before this batch (Pipe.MicroBatches
-	// of each). The layers' random numbers depend on it, and PlanFor counts the gradients they leave.
+	TotalRows  int64 // rows of all batches of an update, for the mean of a loss; 0 is this batch's
+	// FirstMicroBatch is the number of micro-batches of earlier batches of the update
+	// (Pipe.MicroBatches). Random numbers depend on it, and PlanFor counts the gradients from them.
 	FirstMicroBatch int
-	// LossScale multiplies the gradients, but not Result.Loss; 0 is 1. See UpdateScaled.
-	LossScale float64
+	LossScale       float64 // multiplies the gradients, but not Result.Loss; 0 is 1; see UpdateScaled
 
 	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat), or
-	// nil. The pipe then has one stage, which runs in forks of that context on the whole batch, on
-	// parameters that are where they are.
-	Within *nn.Ctx
-	// LossBytes is the memory that a loss behind the layer takes besides the output. The policy Optimal
-	// keeps it free. 0 is four times the output.
-	LossBytes int64
+	// nil. The pipe then has one stage, which runs on the whole batch in forks of the context. It does
+	// not place parameters.
+	Within    *nn.Ctx
+	LossBytes int64 // that Optimal keeps free for a loss after the layer; 0 is four times the output
 }
 
 // Value is an element of a batch's tuple.
 type Value struct {
 	Tensor *torch.Tensor
-	// Whole gives every micro-batch the whole tensor, which may have any shape. Otherwise the
-	// tensor is [rows, ...] and is split by rows.
-	Whole bool
+	Whole  bool // every micro-batch gets the whole tensor; otherwise it is split by rows
 }
 
 // Rows are tensors [rows, ...] that are split into micro-batches. All such tensors of a batch have
 // the same number of rows.
 func Rows(ts ...*torch.Tensor) []Value { return values(ts, false) }
 
-// NoChunk are tensors of any shape that every micro-batch receives whole, as in
+// NoChunk are tensors of any shape, which every micro-batch receives whole, as in
 // append(pipe.Rows(x), pipe.NoChunk(table)...).
 func NoChunk(ts ...*torch.Tensor) []Value { return values(ts, true) }
 
@@ -66,8 +57,8 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of the values that are split, which a stage reads. All must have the
-// same. In whole batches there need not be any, which is one row.
+// countRows is the number of rows of a list that a stage reads. With whole no value needs rows; then
+// the list counts as one row.
 func countRows(what string, list []Value, whole bool, stage *Stage) (int64, error) {
 	rows := int64(-1)
 	for i, v := range list {
@@ -76,16 +67,14 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 		case t == nil || t.Freed():
 			problem = "is nil or freed; keep the batch's tensors until the call returns"
 		case !t.IsLeaf():
-			problem = "hangs on a graph, and each micro-batch has a backward of its own; detach it, and go " +
-				"on from its gradient"
+			problem = "has a graph; detach it, and go on backward from its gradient"
 		case t.Kind() != stage.Device.Kind:
 			problem = fmt.Sprintf("is on %v and its stage on %v; make it there", t.Kind(), stage.Device)
 		case v.Whole:
 		case len(t.Shape()) == 0:
 			problem = fmt.Sprintf("is %v, which has no rows to split; give it as pipe.NoChunk", t)
 		case rows >= 0 && rows != t.Size(0):
-			problem = fmt.Sprintf("has %d rows and another one %d; all must have the same, except what "+
-				"is given as pipe.NoChunk", t.Size(0), rows)
+			problem = fmt.Sprintf("has %d rows, another one %d; want the same, or pipe.NoChunk", t.Size(0), rows)
 		default:
 			rows = t.Size(0)
 		}
@@ -102,7 +91,7 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 	return rows, nil
 }
 
-// part is a micro-batch's part of a value: a view of its rows, or the whole.
+// part is a micro-batch's part of a value: a view of the rows, or the whole.
 func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 	if v.Whole {
 		return c.Share(v.Tensor)
@@ -112,8 +101,8 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 
 type rows struct{ start, length int64 }
 
-// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first.
-// Inference may have no rows, which are one empty micro-batch.
+// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first. No rows
+// are one empty micro-batch.
 func split(n int64, chunks int) []rows {
 	m := max(min(int64(chunks), n), 1)
 	out := make([]rows, m)

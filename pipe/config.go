@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,54 +20,45 @@ import (
 
 // Config says how a model is cut and run. With more than one stage it needs a Balance.
 type Config struct {
-	// Balance is the number of the model's flattened layers in each stage. Nil is one stage.
-	Balance []int
-	// Devices gives each stage its device, in the process that has the stage (Ranks). Stages on one
-	// device share its worker. Nil is cpu:0, cpu:1, ..., which goes on from replica to replica.
-	Devices []torch.Device
-	// Chunks is the number of micro-batches asked for; a batch with fewer rows has fewer. 0 is 1.
-	Chunks int
-	// Checkpoint is the policy of all stages, or a list with one for each. "" is ExceptLast.
-	Checkpoint Checkpoint
-	// Budget is for the policy Optimal: the most bytes live on the device of each stage, or one number for
+	Balance []int // the number of flattened layers in each stage; nil is one stage
+	// Devices gives each stage its device, in the stage's process (Ranks). Stages on one device share
+	// a worker. Nil is cpu:0, cpu:1, ..., numbered through all replicas.
+	Devices    []torch.Device
+	Chunks     int        // micro-batches, at most one for each row; 0 is 1
+	Checkpoint Checkpoint // the policy of all stages, or a list with one for each; "" is ExceptLast
+	// Budget is for the policy Optimal: the most live bytes on each stage's device, or one number for
 	// all. It limits devices while the pipe is open. Nil or 0 is the device's own limit
 	// (torch.Device.SetLimit). Without a limit nothing is recomputed.
-	Budget []int64
-	// Optimizer will update the model. The policy Optimal leaves memory for its state. Nil is none.
-	Optimizer optim.Optimizer
-	// Plan is an earlier plan, which the pipe runs as it is, with its Balance, Checkpoint, Budget and
-	// Schedule, and its devices unless Devices has others. A batch with fewer micro-batches runs the part
-	// of the plan for them. Nil lets the pipe plan.
+	Budget    []int64
+	Optimizer optim.Optimizer // the policy Optimal leaves memory for its state; nil is none
+	// Plan is an earlier plan, which the pipe runs with the plan's Balance, Checkpoint, Budget,
+	// Schedule and, if Devices is nil, devices. A batch with fewer micro-batches runs its part of the
+	// plan. Nil lets the pipe plan.
 	Plan *plan.Plan
-	// Profile is for the policy Optimal: a measurement of the model with the same loss and rows of a
-	// micro-batch, which is not repeated. Nil is none.
+	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and the
+	// same rows of a micro-batch. Nil is none.
 	Profile *profile.Profile
-	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. Forward and Backward need
-	// one whose workers end their forwards before their first backward, such as GPipe's.
+	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. Forward and Backward
+	// need a schedule whose workers end their forwards before their first backward.
 	Schedule schedule.Generator
 	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by
 	// the mean and the unbiased variance of all its rows; see nn.Deferred.
 	DeferredBatchNorm bool
-	// Autocast runs forwards and recomputations in bfloat16 where that is safe; see torch.Options.
-	Autocast torch.Autocast
-	// Threads is the number of intra-op threads of each worker, on which sums depend. 0 is 1.
-	Threads int
-	// Cores binds the worker of the i-th distinct device to a set of cores. Nil binds none.
-	Cores [][]int
-	// Seed is the root of initial weights and of all randomness.
-	Seed uint64
-	// Group is the processes that the stages are in; see Pipe. The caller closes it after the pipe. Nil is
-	// this process alone.
+	Autocast          torch.Autocast // of forwards and recomputations; see torch.Options
+	Threads           int            // intra-op threads of each worker, on which sums depend; 0 is 1
+	Cores             [][]int        // the cores that each distinct device's worker is bound to
+	Seed              uint64         // the root of initial weights and of all randomness
+	// Group has the processes of the stages; see Pipe. The caller closes it after the pipe. Nil is this
+	// process alone.
 	Group *group.Group
-	// Ranks is the rank in Group of the process of each stage. Every process needs a stage. Nil is
-	// DefaultRanks.
+	// Ranks is the rank of each stage's process, counted from the first member of the replica. Every
+	// process needs a stage. Nil is DefaultRanks.
 	Ranks []int
-	// Replicas is how many times Group has the pipeline. Each replica trains on rows of its own, and a
-	// step sums the gradients over the replicas. Ranks count from the first member of a replica. Replicas
-	// in one process have models and devices of their own. 0 is 1.
+	// Replicas is the number of pipelines in Group. Each replica trains on its own rows, and a step
+	// sums the gradients over the replicas. Replicas in one process need models and devices of their
+	// own. 0 is 1.
 	Replicas int
-	// Record makes every Step and Infer return a timeline.
-	Record bool
+	Record   bool // Step and Infer return a timeline
 
 	policies []Checkpoint // by stage
 	lanes    []int        // in tests, by stage: a device has a worker for each lane
@@ -83,15 +75,12 @@ var (
 	ErrClosed    = errors.New("pipe: closed")
 	ErrNotPlaced = errors.New("pipe: the model was not placed yet; call Place first")
 	ErrNested    = errors.New("pipe: used from within itself") // by a layer, a loss or an update; see Pipe
-	// ErrAccumulating is the error of an update while each replica has gradients of its own.
-	ErrAccumulating = errors.New("pipe: the gradients are not summed over the replicas yet; " +
-		"the last batch before an update is one without Accumulate")
+	// ErrAccumulating refuses an update while each replica has its own gradients.
+	ErrAccumulating = errors.New("pipe: replicas have gradients to sum; first Step without Accumulate")
 )
 
 func (cfg Config) copied() Config {
-	for _, list := range []*[]int{&cfg.Balance, &cfg.Ranks, &cfg.lanes} {
-		*list = slices.Clone(*list)
-	}
+	cfg.Balance, cfg.Ranks, cfg.lanes = slices.Clone(cfg.Balance), slices.Clone(cfg.Ranks), slices.Clone(cfg.lanes)
 	cfg.Devices, cfg.policies = slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
@@ -140,13 +129,12 @@ func (cfg *Config) checkSchedule() error {
 			return stage < len(worker) &&
 				(cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}}); err != nil || p.Reduces() {
-		value := unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches", len(worker), worker,
-			cfg.Chunks))
+		problem, remedy := reduces, withoutReduce
 		if err != nil {
-			return refuse("Schedule", value, err.Error(),
-				"want a schedule for these, or other stages, devices or chunks")
+			problem, remedy = err.Error(), "want a schedule for these, or other stages, devices or chunks"
 		}
-		return refuse("Schedule", value, reduces, withoutReduce)
+		return refuse("Schedule", unquoted(fmt.Sprintf("for %d stages on workers %v and %d micro-batches",
+			len(worker), worker, cfg.Chunks)), problem, remedy)
 	}
 	if cfg.Plan != nil {
 		for w, actions := range cfg.Plan.Program.Workers {
@@ -162,21 +150,20 @@ func (cfg *Config) checkSchedule() error {
 	return nil
 }
 
-// The problem and the remedy of a program that has reductions.
 const (
-	reduces       = "its program reduces gradients over replicas, and a pipe is one"
+	reduces       = "its program sums gradients over replicas, and a pipe is one replica"
 	withoutReduce = "want one without reductions (schedule.Program.WithoutReduce)"
 )
 
-// unquoted is the value of a ConfigError that is not quoted.
+// unquoted is a value that a ConfigError shows without quotes.
 type unquoted string
 
 func refuse(field string, value any, problem, remedy string) error {
 	return &ConfigError{Of: "pipe", Field: field, Value: value, Problem: problem, Remedy: remedy}
 }
 
-// checkProcesses checks that the members of the group can be shared out over replicas and stages. It gives
-// each stage its device and rank.
+// checkProcesses shares the members of the group out over replicas and stages. It gives each stage its
+// device and rank.
 func (cfg *Config) checkProcesses() error {
 	n, members := max(cfg.Replicas, 1), 1
 	if cfg.Group != nil {
@@ -185,14 +172,12 @@ func (cfg *Config) checkProcesses() error {
 	stages, size := len(cfg.Balance), members/n
 	switch {
 	case cfg.Group == nil && n > 1:
-		return refuse("Replicas", cfg.Replicas, "there is no Group",
-			"want one whose members have all replicas: of group.Join, or of group.Local within this process")
+		return refuse("Replicas", cfg.Replicas, "there is no Group", "want one of group.Join or group.Local")
 	case cfg.Replicas < 0 || members%n != 0:
 		return refuse("Replicas", cfg.Replicas, fmt.Sprintf("the group has %d members", members),
-			"want a number of members that the replicas share out evenly")
+			"want the same number for each replica")
 	case cfg.Group == nil && cfg.Ranks != nil:
-		return refuse("Ranks", cfg.Ranks, "there is no Group",
-			"want Ranks with a Group of several processes, or neither")
+		return refuse("Ranks", cfg.Ranks, "there is no Group", "want both, or neither")
 	}
 	if cfg.Devices == nil {
 		_, replica := cfg.replicas()
@@ -225,21 +210,17 @@ func (cfg *Config) checkProcesses() error {
 	return nil
 }
 
-// Checkpoint is a policy of recomputation: for which micro-batches a stage keeps only its input in forward
-// and recomputes the rest before backward. It is one policy for all stages, or a list with one for each,
-// such as "always,never".
+// Checkpoint is a policy of recomputation, or a list with a policy for each stage, such as
+// "always,never". A stage keeps only the input of a micro-batch that is recomputed before backward.
 type Checkpoint string
 
+// Optimal keeps or recomputes each layer of each micro-batch so that a step is shortest within
+// Config.Budget. The first step with batches of a new size measures the layers and plans.
 const (
-	// ExceptLast recomputes every micro-batch except the first to go backward, micro-batch 0.
-	ExceptLast = Checkpoint(plan.ExceptLast)
-	// Never recomputes nothing.
-	Never = Checkpoint(plan.Never)
-	// Always recomputes every micro-batch.
-	Always = Checkpoint(plan.Always)
-	// Optimal keeps or recomputes each layer of each micro-batch so that a step is shortest within
-	// Config.Budget. The first step with batches of a new size measures the layers and plans.
-	Optimal = Checkpoint(plan.Optimal)
+	ExceptLast = Checkpoint(plan.ExceptLast) // all but micro-batch 0, the first to go backward
+	Never      = Checkpoint(plan.Never)
+	Always     = Checkpoint(plan.Always)
+	Optimal    = Checkpoint(plan.Optimal)
 )
 
 // PerStage makes a list with a policy for each stage.
@@ -252,12 +233,7 @@ func PerStage(policies ...Checkpoint) Checkpoint {
 }
 
 // String is the text of the policy or list.
-func (k Checkpoint) String() string {
-	if k == "" {
-		return string(ExceptLast)
-	}
-	return string(k)
-}
+func (k Checkpoint) String() string { return cmp.Or(string(k), string(ExceptLast)) }
 
 // Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError.
 func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
@@ -277,14 +253,16 @@ func (k Checkpoint) Stages(stages int) ([]Checkpoint, error) {
 		return out, nil
 	}
 	return nil, refuse("Checkpoint", k.String(), fmt.Sprintf("%d policies for %d stages", len(out), stages),
-		"want one for each stage, or one for all")
+		oneForEach)
 }
+
+const oneForEach = "want one for each stage, or one for all"
 
 func (cfg *Config) checkBudget() error {
 	if !slices.Contains(cfg.policies, Optimal) {
 		if cfg.Budget != nil {
-			return refuse("Budget", cfg.Budget, "the policy "+string(Optimal)+" alone has a budget",
-				"want Checkpoint Optimal with it, or limits of the devices (torch.Device.SetLimit)")
+			return refuse("Budget", cfg.Budget, "the policy optimal alone has a budget",
+				"want this policy, or limits of the devices (torch.Device.SetLimit)")
 		}
 		return nil
 	}
@@ -295,9 +273,7 @@ func (cfg *Config) checkBudget() error {
 	case 1:
 		cfg.Budget = slices.Repeat(cfg.Budget, n)
 	default:
-		return refuse("Budget", cfg.Budget,
-			fmt.Sprintf("%d numbers of bytes for %d stages", len(cfg.Budget), n),
-			"want one for each stage, or one for all")
+		return refuse("Budget", cfg.Budget, fmt.Sprintf("%d for %d stages", len(cfg.Budget), n), oneForEach)
 	}
 	if i := slices.IndexFunc(cfg.Budget, func(n int64) bool { return n < 0 }); i >= 0 {
 		return refuse("Budget", cfg.Budget, fmt.Sprintf("stage %d has %d bytes", i, cfg.Budget[i]),
@@ -332,14 +308,11 @@ func (cfg *Config) takePlan() error {
 	case plan.Program.Reduces() && cfg.Replicas <= 1:
 		return cfg.refusePlan(reduces, withoutReduce)
 	case !plan.Program.Reduces() && cfg.Replicas > 1:
-		return cfg.refusePlan("it has no sums over replicas",
-			"want a plan that a pipe with Replicas has made")
+		return cfg.refusePlan("it has no sums over replicas", "want the plan of a pipe with Replicas")
 	case cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil:
-		return cfg.refusePlan("the configuration says what the plan says",
-			"leave Balance, Checkpoint, Budget and Schedule out")
+		return cfg.refusePlan("the plan has its own", "leave Balance, Checkpoint, Budget and Schedule out")
 	case cfg.Chunks > n:
-		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches",
-			fmt.Sprintf("want at most %d", n))
+		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches", fmt.Sprintf("want at most %d", n))
 	case cfg.Chunks == 0:
 		cfg.Chunks = n
 	}
@@ -350,8 +323,7 @@ func (cfg *Config) takePlan() error {
 		device := plan.Devices[s.Device]
 		d, rank, err := parseDevice(device.Name)
 		if err != nil && cfg.Devices == nil {
-			return cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err),
-				"want a device of this machine, such as cpu:0")
+			return cfg.refusePlan(fmt.Sprintf("stage %d: %v", i, err), "want one such as cpu:0")
 		}
 		cfg.Balance, cfg.Budget = append(cfg.Balance, s.Layers), append(cfg.Budget, device.Limit)
 		policies, devices = append(policies, Checkpoint(s.Policy)), append(devices, d)

@@ -12,24 +12,23 @@ import (
 	"penstock.example/torch"
 )
 
-// Parcels between different GPUs of different processes go by NCCL, without the hosts. All others go
-// through the memory of the hosts: also those between a GPU and a CPU, and between two processes on one
-// GPU, for which NCCL has no communicator.
+// Parcels between different GPUs of different processes go by NCCL, all others through the memory of
+// the hosts. NCCL has no communicator between two processes on one GPU.
 
-// gpus is how this process reaches GPUs of others. Tests have others.
+// gpus is how this process reaches the GPUs of others; tests replace it.
 type gpus struct {
-	id     func(torch.Device) string // what tells a GPU from all others; "" where NCCL does not reach it
+	id     func(torch.Device) string // unique to a GPU; "" if NCCL does not reach it
 	comms  func() link.Communicators
 	copies func(torch.Device) stream.Stream
 }
 
 var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, engine.NewStream}
 
-// end is the number of a worker of a replica among the workers of all.
+// end numbers the workers of all replicas.
 func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }
 
-// ways lists the edges between different GPUs of different processes, from end to end, in both
-// directions: between stages of a replica, and between replicas for sums. ids has the GPU of each end.
+// ways lists the edges between different GPUs of different processes, in both directions: between
+// stages of a replica, and between replicas for sums. ids has the GPU of each end.
 func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 	join := func(a, b int) {
 		way := schedule.Edge{From: a, To: b}
@@ -58,7 +57,7 @@ func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 	return ways
 }
 
-// connect opens the ways to GPUs of other processes. A failure is the group's, as others wait.
+// connect opens the ways to GPUs of other processes. It fails the group, because other processes wait.
 func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil

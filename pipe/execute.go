@@ -20,28 +20,23 @@ import (
 type pass struct {
 	graph   *program
 	ctx     context.Context
-	parcels []int64 // by receive: the memory that its parcel alone holds
-
-	// done says which actions have ended. It is written under mu and read without it. A waiter that
-	// looks under mu therefore misses nothing.
-	done   []atomic.Bool
-	failed atomic.Bool
-	mu     sync.Mutex
-	moved  *sync.Cond
-	err    error // the first failure; guarded by mu, and final when the pass is over
-
+	parcels []int64       // by receive: the memory that its parcel alone holds
+	done    []atomic.Bool // by action; written under mu, so that a waiter under mu misses nothing
+	failed  atomic.Bool
+	mu      sync.Mutex
+	moved   *sync.Cond
+	err     error         // the first failure; guarded by mu, and final when the pass is over
 	running int           // workers; guarded by mu
-	over    chan struct{} // closed when none is running any more
-
-	cores  int64
-	record bool
-	begun  time.Time
-	events [][]schedule.Event // by worker, when recording
+	over    chan struct{} // closed when no worker is running
+	cores   int64
+	record  bool
+	begun   time.Time
+	events  [][]schedule.Event // by worker, when recording
 }
 
-// execute performs a part of the plan's program within a call that was entered. It returns when every
-// worker has ended, with the first failure. It returns a timeline if the pipe records. A training run
-// that has failed is undone when execute returns.
+// execute performs a part of the plan's program within a call that was entered. It returns the first
+// failure when every worker has ended, and a timeline if the pipe records. It undoes a training run
+// that fails.
 //
 //	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
 //	worker 1   begin, actions, end ──┘
@@ -59,10 +54,10 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 			return nil, err
 		}
 	}
-	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, len(g.Actions)), running: len(p.mine),
-		parcels: make([]int64, len(g.Actions)),
-		over:    make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)), record: record, begun: time.Now(),
-		events: make([][]schedule.Event, len(p.workers))}
+	n := len(g.Actions)
+	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, n), parcels: make([]int64, n),
+		running: len(p.mine), over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)),
+		record: record, begun: time.Now(), events: make([][]schedule.Event, len(p.workers))}
 	r.moved = sync.NewCond(&r.mu)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
@@ -77,7 +72,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	var watcher sync.WaitGroup
 	watcher.Go(r.watch)
 	<-r.over
-	watcher.Wait() // it may abort the link
+	watcher.Wait() // the watcher may abort the link
 	if r.err != nil {
 		wait()
 		return nil, p.lost(r.err)
@@ -96,7 +91,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 
 func (r *run) here(worker int) bool { return r.p.workers[worker] != nil }
 
-// watch fails the pass when its context ends, or the group has failed.
+// watch fails the pass when its context ends, or when the group fails.
 func (r *run) watch() {
 	var failed <-chan struct{}
 	if g := r.p.cfg.Group; g != nil {
@@ -117,24 +112,24 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	hold, ledger := r.p.hold, r.ledger(worker)
 	var current schedule.Action
 	finished, ending := false, ""
-	defer c.Close() // before the pass is over for its caller, who may count on the memory
+	defer c.Close() // before the pass is over: the caller may count on the memory
 	beside := sums{r: r, worker: worker}
-	defer beside.wait() // when a failure is known, which ends them, and before anything is undone
+	defer beside.wait() // before anything is undone; a known failure ends the sums
 	defer func() {
 		defer hold(worker, end)
 		if finished {
 			return
 		}
-		if err := cause(recover()); ending != "" {
+		if err := torch.Caught(recover()); ending != "" {
 			r.fail(fmt.Errorf("pipe: %s: %w%s", ending, err, remedy(err)))
 		} else {
 			r.failAt(current, r.layer(current, err), err)
 		}
 		_ = torch.Try(w.leave) // the failure is known
 	}()
-	engine.OwnPeak(c.Device()) // from here on
+	engine.OwnPeak(c.Device()) // begins the peak of the pass
 	base, begun := engine.Now(c), time.Since(r.begun)
-	marks := []engine.Moment{base} // of the beginnings and ends of actions; a GPU knows them at the end
+	marks := []engine.Moment{base} // beginnings and ends of actions, which a GPU tells at the end
 	mark := func() {
 		if r.record {
 			marks = append(marks, engine.Now(c))
@@ -174,9 +169,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		c.Close()
 		ledger.note(id)
 		if mark(); r.record {
-			live := c.Device().Memory().Live
-			r.events[worker] = append(r.events[worker],
-				schedule.Event{Worker: worker, Action: current, Live: live})
+			e := schedule.Event{Worker: worker, Action: current, Live: c.Device().Memory().Live}
+			r.events[worker] = append(r.events[worker], e)
 		}
 		r.finish(id)
 	}
@@ -193,11 +187,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e := &r.events[worker][i]
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
-	if r.record {
-		r.events[worker] = append(r.events[worker], beside.events...)
-		slices.SortStableFunc(r.events[worker],
-			func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
-	}
+	r.events[worker] = append(r.events[worker], beside.events...)
+	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
 	finished = true
 }
 
@@ -223,16 +214,15 @@ func (r *run) await(id int) bool {
 	return !r.failed.Load()
 }
 
-// receivesAhead says whether parcels may arrive while their receivers compute. The policy Optimal counts
-// them from the receive on.
+// receivesAhead reports whether parcels may arrive while their receivers compute. With the policy
+// Optimal they may not: its plans count their memory from the receive on.
 func (r *run) receivesAhead() bool {
 	return r.p.remote != nil && !r.p.optimal() &&
 		(r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
 }
 
-// leave ends a worker's part. With the last worker the result of the pass is final: a context that
-// ends later does not fail it. In training no worker goes on to a later run before a failed one has
-// ended on all of them.
+// leave ends a worker's part. When the last worker leaves, the result of the pass is final: a context
+// that ends later does not fail it. In training each worker waits for all, and undoes a failed run.
 func (r *run) leave(x *pass, worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
@@ -248,11 +238,11 @@ func (r *run) leave(x *pass, worker int) {
 	}
 }
 
-// spinTime is how long a waiter looks before it sleeps, if each thread has a core: about as long as it
-// takes to wake a thread on an idle core. So a wait takes at most twice as long as it must.
+// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a thread on an
+// idle core takes about as long. So a wait takes at most twice the least time.
 const spinTime = time.Millisecond
 
-// runningThreads counts the threads of all workers in this process whose runs go on.
+// runningThreads counts the intra-op threads of all runs of this process.
 var runningThreads atomic.Int64
 
 func (r *run) wait(id int) {
@@ -279,8 +269,8 @@ func (r *run) failAt(a schedule.Action, layer string, err error) {
 	r.fail(&Error{Stage: a.Stage, MicroBatch: a.MicroBatch, Direction: a.Kind, Layer: layer, Err: err})
 }
 
-// fail records the first failure, wakes all waiters and ends what waits on links. The group's failure
-// comes before err, which may be a consequence.
+// fail records the first failure and wakes all waiters, also on links. It prefers the group's failure
+// to err, which may be a consequence.
 func (r *run) fail(err error) {
 	if g := r.p.cfg.Group; g != nil {
 		err = cmp.Or(g.Err(), err)
@@ -303,7 +293,7 @@ type Error struct {
 	Stage, MicroBatch int
 	Layer             string        // full dotted name; "loss" for the loss; "" when no layer was running
 	Direction         schedule.Kind // of the action
-	Err               error         // *torch.Error, *PanicError, ErrGoexit, or that of a link
+	Err               error         // a *torch.Error, a *PanicError, or the error of a link
 }
 
 // Error gives the place, the cause and, if known, the remedy.
@@ -322,9 +312,7 @@ func remedy(err error) string {
 	case errors.Is(err, torch.ErrOutOfMemory):
 		return "; use more chunks, checkpoint policy always, more stages, or a higher limit"
 	case errors.Is(err, torch.ErrDeviceLost):
-		return "; a kernel failed here or before, as by an index or a class out of range: restart the " +
-			"process, which " +
-			"cannot use the GPU any more"
+		return "; a kernel failed here or before, perhaps on an index out of range: restart the process"
 	}
 	return ""
 }

@@ -8,31 +8,30 @@ import (
 	"penstock.example/torch"
 )
 
-// Stages exchange more than the activations between neighbours. A skip that is stashed on one stage
-// and popped on others leaves the first and enters the others: each of them has a stageSkip. A
-// parameter that is used on several stages has a tie on each. Both are found before anything runs.
+// Stages exchange skips and gradients of shared parameters, too. A skip that is stashed on one stage and
+// popped on others has a stageSkip on each of them. A parameter that several stages use has a tie on
+// each of them.
 //
 //	stage 0          stage 1          stage 2          stage 3
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s       s moves 0>2 and 0>3
 //	uses w           .                uses w, w        uses w      gradients of w move 3>2, 2>0
 //
-// A tie sends its gradient to the tie before it, where backward goes on summing from it. So gradients are
+// A tie sends its gradient to the tie before it, whose backward continues the sum. So gradients are
 // summed one use after the other, as by autograd on an uncut model.
 
-// stageSkip is a skip that leaves the stage that stashes it, or that enters a stage that pops it.
+// stageSkip is a skip on the stage that stashes it, or on a stage that pops it.
 type stageSkip struct {
 	from  location   // on the stage that stashes it; stage -1 if it is stashed here
-	place int        // index among the skips that the stage stashes, or among those it receives
+	place int        // index among the skips that the stage stashes, or receives
 	stash int        // the layer that stashes it
 	pops  int        // how often this stage pops it
 	to    []location // on the stages that pop it, in ascending order
 }
 
-// location is the place of a stageSkip or a tie: a stage, and the index in the stage's skips or
-// ties.
+// location is a stage and an index in the stage's skips or ties.
 type location struct{ stage, index int }
 
-// connect finds the skips and ties of the stages. The stages' layers must be set.
+// connect fills in the skips and ties of stages with layers.
 func connect(stages []*Stage, routes []nn.SkipRoute) {
 	of := func(layer int) int {
 		return slices.IndexFunc(stages, func(s *Stage) bool { return layer < s.first+len(s.Layers) })
@@ -84,42 +83,36 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 
 func (s stageSkip) received() bool { return s.from.stage >= 0 }
 
-// tie is a parameter that several stages use, on one of them. The parameter lives on the first of
-// the stages; the others have a replica.
+// tie is a parameter that several stages use, on one of these stages. The parameter lives on the first
+// stage; the others have a replica.
 type tie struct {
-	handles []*nn.Param // of the stage's layers, in the order of the model
-	// from and to are the ties on the stages that use it before and after; stage -1 where there is
-	// none.
-	from, to location
+	handles  []*nn.Param // of the stage's layers, in the order of the model
+	from, to location    // the ties on the stages before and after that use it; stage -1 if none does
 }
 
-// received says that the parameter lives on an earlier stage, and the tie's stage has a replica.
+// received reports whether the parameter lives on an earlier stage, so that this stage has a replica.
 func (t tie) received() bool { return t.from.stage >= 0 }
 
-// tensor is the parameter on the tie's stage: the value, or the replica.
+// tensor is the parameter or its replica.
 func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
 
-// home is the first tie of a parameter, and its stage, on which the parameter lives.
-func (p *Pipe) home(t tie) (*Stage, tie) {
-	at := t.from
-	for stage := p.stages[at.stage]; ; stage = p.stages[at.stage] {
-		if t = stage.ties[at.index]; !t.received() {
-			return stage, t
-		}
-		at = t.from
+// home is the stage on which the parameter of a received tie lives, and the tie there.
+func (p *Pipe) home(t tie) (stage *Stage, first tie) {
+	for first = t; first.received(); {
+		stage = p.stages[first.from.stage]
+		first = stage.ties[first.from.index]
 	}
+	return stage, first
 }
 
-// checkOwner refuses a model that another pipe has split, with replicas of shared parameters. Gradients
-// would go to these replicas and be lost.
+// checkOwner refuses a model with replicas of shared parameters from another pipe. Gradients would go to
+// these replicas and be lost.
 func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
 			own := t.received() && p.placed.Load()
 			if !own && slices.ContainsFunc(t.handles, func(h *nn.Param) bool { return h.Replica() != nil }) {
-				return errors.New("pipe: another pipe has the model and has put a parameter that layers " +
-					"share on " +
-					"several stages; Close that one first")
+				return errors.New("pipe: another pipe has a shared parameter of the model; Close that pipe first")
 			}
 		}
 	}
@@ -160,9 +153,9 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to the value that the stage before it has sent from a device. If
-// that is the stage's own, the replica shares the value's memory. A replica that is equal is not written,
-// because the graphs of runs between forward and backward have saved it.
+// refresh makes a tie's replica equal to a value from a device. On the stage's own device the replica
+// shares the value's memory. An equal replica is not written, because graphs of runs between forward
+// and backward have saved it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from torch.Device) {
 	replica := t.tensor()
 	memory, _ := value.Storage()
@@ -171,7 +164,7 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 	}
 	c.NoGrad(func() {
 		switch {
-		case c.Call("aten::equal", replica, value)[0].(bool): // which waits for a GPU, once a step
+		case c.Call("aten::equal", replica, value)[0].(bool): // waits for a GPU, once a step
 		case from == s.Device:
 			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
 		default:
@@ -180,8 +173,7 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 	})
 }
 
-// dropReplicaGrads drops the gradients that a failed backward has left in the replicas, which callers
-// do not see.
+// dropReplicaGrads drops the gradients that a failed backward has left in replicas.
 func (s *Stage) dropReplicaGrads() {
 	for _, t := range s.ties {
 		if t.received() {

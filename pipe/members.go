@@ -9,18 +9,17 @@ import (
 	"penstock.example/schedule"
 )
 
-// The stages of a pipe may be in several processes, the members of a group. Parcels move between them
-// when the program says so. All meet to tell each other the loss, the norms of gradients, and the end of
-// each phase of an update. A failure in the middle of a step is final for the group, since messages may
-// be under way. Every process ends its call with the error of the one that failed first.
+// The stages of a pipe may be in several processes, the members of a group. The program moves parcels
+// between them. They meet to exchange the loss, the norms of gradients, and the end of each phase of
+// an update. A failure within a step fails the group, since messages may be in flight. All processes
+// return the error of the process that failed first.
 
 type memberReport[T any] struct {
 	Body    T
 	Devices map[int]deviceBytes // by worker
 }
 
-// meet is group.Meet of the processes of the pipe. They also tell each other what their devices
-// hold.
+// meet is group.Meet of the pipe's processes. It also exchanges the memory of their devices.
 func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error) ([]T, error) {
 	if p.cfg.Group == nil {
 		return []T{mine}, failed
@@ -46,8 +45,8 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	return out, nil
 }
 
-// lost fails the group with the error of a call, as other processes may wait for this one. It returns
-// the error of the process that failed first.
+// lost fails the group, because other processes may wait for this one. It returns the error of the
+// process that failed first.
 func (p *Pipe) lost(err error) error {
 	g := p.cfg.Group
 	if err == nil || g == nil {
@@ -68,7 +67,7 @@ func (p *Pipe) lost(err error) error {
 	return err
 }
 
-// linkOf returns the link that the parcel of a send takes.
+// linkOf is the link between the two stages of a send or receive.
 func (r *run) linkOf(send schedule.Action) link.Link {
 	if r.p.stages[send.Stage].Here && r.p.stages[send.Peer].Here {
 		return r.within

@@ -16,55 +16,51 @@ import (
 )
 
 // Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in
-// the order in which they were started. The model's parameters belong to the model; free them with
-// nn.Free after Close.
+// the order of their starts. The model owns its parameters; free them with nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call on
 // their own pipe that needs the workers fails with ErrNested. By way of another pipe or goroutine it
 // blocks for ever.
 //
-// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) while no run
-// goes on. The next run plans anew.
+// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between runs. The
+// next run plans anew.
 //
 // With Config.Group the stages are in several processes. Each process has a Pipe for the same model
 // and configuration, and makes the same calls in the same order with the same arguments. It has the
-// parameters and the results of its own stages. All results are the same to the bit. A step that fails in
-// one process fails in all of them, and with it the group.
+// parameters and the results of its own stages. All results are the same to the bit. A step that fails
+// in one process fails in all of them and fails the group.
 type Pipe struct {
 	cfg          Config
 	model        *nn.Sequential
 	layers       []nn.NamedLayer // of the model when it was cut
-	firstTrained int             // the first layer that is trained; the number of layers if none is
+	firstTrained int             // the first trained layer, or the number of layers
 	routes       []nn.SkipRoute
 	tag          int64 // of the workers' threads
 	stages       []*Stage
 	workers      []*worker      // nil for a device of another process
 	mine         []int          // the workers of this process
 	remote       *link.Remote   // between the processes of the replica
-	between      []*link.Remote // between the replicas, by stage; nil where there is one
-	direct       *link.Direct   // to GPUs of other processes; nil where there are none
+	between      []*link.Remote // by stage: between the replicas; nil for one replica
+	direct       *link.Direct   // to GPUs of other processes; nil if NCCL reaches none
 	gpus         gpus
 	replica      int // of this process
 
-	record atomic.Bool
-	open   sync.WaitGroup // runs that were started
-	stop   sync.Once
-	// submit is held while a run gives its jobs to the workers, so that all get them in the order of runs.
-	submit  sync.Mutex
-	closed  bool // guarded by submit
-	plans   plans
-	modesMu sync.Mutex
-	modes   []bool // that were seen last
-	unlimit []func()
-	placed  atomic.Bool
-	// unsummed says that each replica has gradients of its own.
-	unsummed atomic.Bool
+	record   atomic.Bool
+	open     sync.WaitGroup // calls that were entered
+	stop     sync.Once
+	submit   sync.Mutex // held while a run gives its jobs to all workers
+	closed   bool       // guarded by submit
+	plans    plans
+	modesMu  sync.Mutex
+	modes    []bool // at the last run
+	unlimit  []func()
+	placed   atomic.Bool
+	unsummed atomic.Bool // each replica has its own gradients
 	devices  devices
-	hold     func(worker, action int) // delays workers in tests
-	// newLink makes the link between the stages of this process for a mini-batch; failed says that it failed.
-	newLink func(failed func() bool) link.Link
-	copies  copyStreams
-	spare   sync.Pool // of [][]microBatch, by stage and micro-batch, that hold nothing
+	hold     func(worker, action int)           // delays workers in tests
+	newLink  func(failed func() bool) link.Link // between the stages of this process, for a mini-batch
+	copies   copyStreams
+	spare    sync.Pool // empty [][]microBatch, by stage and micro-batch
 }
 
 func (p *Pipe) startWorkers() error {
@@ -96,7 +92,7 @@ func (p *Pipe) Stages() []*Stage { return p.stages }
 // SetRecord sets whether runs that start from now on record timelines.
 func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 
-// Config is the configuration with its defaults filled in.
+// Config is the configuration with defaults filled in.
 func (p *Pipe) Config() Config { return p.cfg.copied() }
 
 // Devices lists the distinct devices of all processes, in the order of their first stage.
@@ -108,8 +104,8 @@ func (p *Pipe) Devices() []torch.Device {
 // DeviceHere reports whether a device of Devices, by index, is of this process.
 func (p *Pipe) DeviceHere(device int) bool { return slices.Contains(p.mine, device) }
 
-// Close waits for the runs that were started, and ends the workers. A second Close waits too. Any other
-// use after Close fails with ErrClosed.
+// Close waits for started runs, and ends the workers. A second Close waits, too. Other calls after
+// Close fail with ErrClosed.
 func (p *Pipe) Close() error {
 	if err := p.refuseNested("Close"); err != nil {
 		return err
@@ -136,8 +132,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. submit must be held.
-// wait waits for all jobs. A job has left the worker's stream before it says that it is done.
+// start gives every worker of this process its job, within a call that was entered. submit must be
+// held. wait waits for all jobs.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
@@ -151,22 +147,21 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	return all.Wait
 }
 
-// do runs f on every worker of this process. submit must be held. wait waits for f and the work that it has
-// queued. errs is by worker.
+// do runs f on every worker of this process. submit must be held. wait waits for f and its queued work.
+// errs is by worker.
 func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []error)) {
 	errs := make([]error, len(p.workers))
 	all := p.start(func(worker int, c *torch.Ctx) {
 		w := p.workers[worker]
-		defer func() { _ = torch.Try(w.leave) }() // the next operator fails as well
-		engine.OwnPeak(w.device)                  // nothing waits for other devices from here on
+		defer func() { _ = torch.Try(w.leave) }() // after a failure the next operator fails as well
+		engine.OwnPeak(w.device)
 		defer func() { p.devices.raise(worker, engine.OwnPeak(w.device)) }()
-		errs[worker] = ErrGoexit // overwritten unless f ends the goroutine
 		errs[worker] = recovered(c, func() error { return f(worker, c) })
 	})
 	return func() []error { all(); return errs }
 }
 
-// onWorkers is do within a call that was entered, with the errors.
+// onWorkers is do, with its wait, within a call that was entered.
 func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
 	p.submit.Lock()
 	wait := p.do(f)
@@ -174,9 +169,9 @@ func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
 	return wait()
 }
 
-// OnStages runs f once for each stage of this process, on the worker of the stage's device. c makes no
-// graph; its tensors are freed when f returns. OnStages returns when all have returned, with their
-// errors joined. To step an optimizer use Update.
+// OnStages runs f for each stage of this process, on the worker of the stage's device. c makes no graph,
+// and its tensors are freed when f returns. OnStages waits for all stages and joins their errors. To
+// step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -192,7 +187,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	return p.onStages(f)
 }
 
-// onStages is OnStages within a call that was entered. The model need not be placed.
+// onStages is OnStages within a call that was entered, also before the model is placed.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	return errors.Join(p.onWorkers(func(worker int, c *torch.Ctx) error {
 		var errs []error
@@ -212,16 +207,13 @@ func recovered(c *torch.Ctx, f func() error) (err error) {
 	defer c.Close()
 	defer func() {
 		if r := recover(); r != nil {
-			err = cause(r)
+			err = torch.Caught(r)
 		}
 	}()
 	return f()
 }
 
-// New cuts the flattened layers of a model over devices, places the parameters and starts the
-// workers. A parameter that does not exist is made on the device of its stage; others are copied there.
-// Close ends the workers. On failure nothing runs or stays allocated. A *plan.MemoryError says that
-// parameters and buffers alone do not fit on a device.
+// New is Open and Place. On failure nothing runs or stays allocated.
 func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	p, err := Open(model, cfg)
 	if err != nil {
@@ -233,9 +225,9 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	return p, nil
 }
 
-// Open is New without the parameters. Nothing is allocated, so a model may be larger than its
-// devices. PlanFor predicts the memory. Place makes the pipe ready; other use before fails with
-// ErrNotPlaced.
+// Open cuts the flattened layers of a model over devices and starts the workers, which Close ends.
+// Nothing is allocated, so a model may be larger than its devices. PlanFor predicts the memory. Until
+// Place other calls fail with ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
@@ -261,13 +253,17 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	if err := p.startWorkers(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.limit()
+	for i, s := range p.stages {
+		if cfg.policies[i] == Optimal && s.Here && cfg.Budget[i] > 0 {
+			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, cfg.Budget[i]))
+		}
+	}
 	return p, nil
 }
 
-// Place makes parameters and buffers that do not exist, on the devices of their stages, and copies the
-// others there. It fails with a *plan.MemoryError if they do not fit. After a failure the new ones
-// are freed. On a pipe that is placed it does nothing. Parameters of another process's stages are freed.
+// Place makes missing parameters and buffers on the devices of their stages, and copies the others
+// there. It frees the parameters of other processes. It fails with a *plan.MemoryError if they do not
+// fit, and then frees the new ones. A second Place does nothing.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
 	if err != nil {
@@ -314,8 +310,8 @@ func (p *Pipe) Place() error {
 	return nil
 }
 
-// unplaceable lists the devices of this process, each by its first stage, that cannot hold the parameters
-// and buffers of their stages.
+// unplaceable lists the devices of this process, each by its first stage, on which parameters and
+// buffers do not fit.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	for _, i := range p.mine {
 		first, unplaced, m := -1, int64(0), p.workers[i].device.Memory()
@@ -332,8 +328,8 @@ func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	return short
 }
 
-// Unplaced is the bytes that a stage still has to allocate for its parameters and buffers, and for
-// its replicas of parameters that live on other devices. It is 0 for a stage of another process.
+// Unplaced is the bytes that Place will allocate for a stage: parameters and buffers, and replicas of
+// parameters that live on other devices. It is 0 for a stage of another process.
 func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	s := p.stages[stage]
 	if !s.Here {
@@ -368,19 +364,10 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	return nil
 }
 
-// Model is the model that was cut, in whole.
+// Model is the whole model.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
-// limit makes budgets the limits of devices until the pipe is closed. A lower limit stays.
-func (p *Pipe) limit() {
-	for i, s := range p.stages {
-		if p.cfg.policies[i] == Optimal && s.Here && p.cfg.Budget[i] > 0 {
-			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, p.cfg.Budget[i]))
-		}
-	}
-}
-
-// optimal reports whether the policy of any stage is Optimal.
+// optimal reports whether any stage has the policy Optimal.
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
 // memoryError is a *plan.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.

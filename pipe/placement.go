@@ -9,9 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// workers numbers the distinct devices, each of which has a worker, in the order of their first
-// stage. It returns the worker of each stage, and the devices. Devices of one name in two processes are
-// two devices.
+// workers numbers the distinct devices, which each have a worker, in the order of their first stage.
+// Equal names in two processes are two devices. It returns the worker of each stage, and the devices.
 func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	type owned struct {
 		device     torch.Device
@@ -35,10 +34,9 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	return worker, devices
 }
 
-// DeviceNames are the names of the distinct devices, in the order of their first stage. If two processes
-// have a device of the same name, the rank of the process is before each name, such as
-// rank:1/cuda:0. Devices has an element for each stage.
-// Ranks has so too, or is nil.
+// DeviceNames are the names of the distinct devices, in the order of their first stage. If a name
+// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0. Devices must have an
+// element for each stage, and Ranks, too, or be nil.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	by, number, again := "rank", cfg.Ranks, false
@@ -64,8 +62,7 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	if rest, ok := strings.CutPrefix(name, "rank:"); ok {
 		number, device, _ := strings.Cut(rest, "/")
 		if rank, err = strconv.Atoi(number); err != nil || rank < 0 {
-			return d, rank, fmt.Errorf("pipe: device %q: want a rank and a device, such as rank:1/cuda:0",
-				name)
+			return d, rank, fmt.Errorf("pipe: device %q: want one such as rank:1/cuda:0", name)
 		}
 		name = device
 	}
@@ -73,9 +70,9 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They share the distinct
-// devices out over size processes, in order and as evenly as can be. With fewer devices than processes
-// they share out the stages.
+// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They split the distinct
+// devices over size processes, in order and evenly. With fewer devices than processes they split the
+// stages.
 func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))
@@ -95,8 +92,8 @@ func (cfg Config) here(stage int) bool {
 	return cfg.rank(stage, replica) == cfg.Group.Rank()
 }
 
-// deviceHere is Stage.Device: for the device of another process a CPU device of the same name, or one that
-// no stage is on where this process uses the name itself.
+// deviceHere is Stage.Device. For the device of another process it is the CPU device of the same name.
+// If this process uses the name itself, or it is a GPU's, it is a CPU device without stages.
 func (cfg Config) deviceHere(stage int) torch.Device {
 	device := cfg.Devices[stage]
 	if cfg.here(stage) {

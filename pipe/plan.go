@@ -27,11 +27,10 @@ func (p *Pipe) Plan() *plan.Plan {
 	return nil
 }
 
-// PlanFor returns the plan for a Step with such a batch and loss. A plan that is not known is
-// measured and made, which blocks other runs. Step plans by itself; PlanFor does so before anything
-// is trained. A nil loss plans for Forward. A *plan.MemoryError lists all stages whose limits
-// are too low, with the least that would do. Parameters of a pipe that is not placed (see Open) are
-// counted as if they existed. The caller must not change the plan.
+// PlanFor returns the plan for a Step with such a batch and loss, which Step would make otherwise. A
+// nil loss plans for Forward. Measuring for a new plan blocks other runs. A *plan.MemoryError lists
+// all stages with too low limits, and the least sufficient ones. Before Place parameters are counted
+// as if they existed. The caller must not change the plan.
 func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, error) {
 	leave, err := p.enter("PlanFor")
 	if err != nil {
@@ -46,18 +45,18 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, 
 	return p.Plan(), nil
 }
 
-// findPlan finds or makes the plan of a training run. While layers are measured for it, other batches
-// wait.
+// findPlan finds or makes the plan of a training run.
 func (r *run) findPlan(ctx context.Context) (err error) {
 	p := r.p
 	if err := p.checkNoSummedGrads(); err != nil {
 		return err
 	}
-	if p.cfg.Plan != nil {
+	switch {
+	case p.cfg.Plan != nil:
 		r.plan, err = r.configPlan()
-	} else if p.optimal() {
+	case p.optimal():
 		r.plan, err = r.optimalPlan(ctx)
-	} else {
+	default:
 		r.plan, err = p.countsOnlyPlan(len(r.parts))
 	}
 	if err != nil {
@@ -68,19 +67,18 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 	return nil
 }
 
-// configPlan is Config.Plan for the number of micro-batches of the batch.
+// configPlan is Config.Plan for the batch's number of micro-batches.
 func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if most := p.cfg.Plan.MicroBatches(); n > most {
-		return nil, fmt.Errorf("pipe: the batch has %d micro-batches, and Config.Plan is for %d; set Chunks "+
-			"to %[2]d", n, most)
+		return nil, fmt.Errorf("pipe: %d micro-batches, and Config.Plan is for %d; set Chunks to %[2]d", n, most)
 	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
 		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })
 }
 
-// countsOnlyPlan is a plan that is made without measuring. Stages with the policy Optimal recompute
-// nothing in it. If there are such stages, nothing waits on links, as its memory was not planned.
+// countsOnlyPlan is a plan without a measurement, for which stages with the policy Optimal recompute
+// nothing. If the pipe has such stages, senders wait for receivers: no memory is planned for parcels.
 func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 	return p.plans.find(fmt.Sprint("counts ", microBatches), func() (*prepared, error) {
 		problem := p.problem(microBatches)
@@ -98,9 +96,9 @@ func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 	})
 }
 
-// optimalPlan is the plan for this batch within the memory that is available. Of several processes the
-// first one makes it for all, unless they have it already. All make the same calls and know of all
-// stages how much memory they have, so all have it or none.
+// optimalPlan is the plan for this batch within the available memory. Process 0 makes it for all
+// processes. They make the same calls and know the memory of all stages, so if one process has a plan
+// already, all have it.
 func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	p := r.p
 	p.plans.mu.Lock()
@@ -131,7 +129,7 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 			if given, err = plan.Parse(text); err != nil {
 				return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
 			}
-			// none of the micro-batches of a replica with fewer has more rows
+			// a replica with fewer micro-batches has none with more rows
 			given = given.Fewer(min(len(r.parts), given.MicroBatches()))
 			found, err = p.prepare(given, r.loss != nil, r.inputGrad)
 		}
@@ -140,15 +138,14 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 		return nil, err
 	}
 	found.memory = memory
-	for worker, d := range found.plan.Devices { // bytes that the devices must be able to hold
+	for worker, d := range found.plan.Devices {
 		p.devices.raise(worker, d.Peak)
 	}
 	p.plans.all[key] = found
 	return found, nil
 }
 
-// meetAvailable finds out how much memory all stages have. The accounts of devices show it while no
-// worker has a job.
+// meetAvailable finds the available memory of all stages, while no worker has a job.
 func (r *run) meetAvailable(ctx context.Context) error {
 	p, mine := r.p, map[int]available{}
 	err := p.exclusively(func(*torch.Ctx) error {
@@ -172,7 +169,7 @@ func (r *run) meetAvailable(ctx context.Context) error {
 	return nil
 }
 
-// solve makes the plan for this batch within the available memory, or takes an earlier one if it fits.
+// solve makes the plan for this batch within the available memory, or refits the old one.
 func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	p, key := r.p, r.batchKey()
 	chains := p.plans.chains[key]
@@ -192,14 +189,14 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 		}
 	}
 	solved, err := plan.Solve(ctx, problem)
-	system.TrimProcess() // measuring and solving took memory that training does not need
+	system.TrimProcess() // gives back the memory of measuring and solving
 	if err != nil {
 		return nil, notEnough(err)
 	}
 	return p.prepare(solved, r.loss != nil, r.inputGrad)
 }
 
-// batchKey has all that a measurement depends on: the sizes of the micro-batches, and the loss.
+// batchKey is everything that a measurement depends on: the sizes of the micro-batches, and the loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
@@ -215,7 +212,7 @@ func (r *run) batchKey() string {
 	return b.String()
 }
 
-// planKey is batchKey, the bytes of a loss behind the layer, and which stages have gradients.
+// planKey is batchKey, LossBytes, and which stages have gradients.
 func (r *run) planKey() string {
 	key := fmt.Sprint(r.batchKey(), r.batch.LossBytes)
 	for _, a := range r.available {
@@ -225,39 +222,36 @@ func (r *run) planKey() string {
 }
 
 type plans struct {
-	// mu is held while a plan is measured and made, one at a time. Layers run meanwhile, so no call
-	// that a layer may make takes mu.
+	// mu is held while a plan is made. A measurement runs layers meanwhile, so calls that a layer may
+	// make do not take mu.
 	mu     sync.Mutex
-	chains map[string][]profile.Chain
+	chains map[string][]profile.Chain // by batchKey
 	all    map[string]*prepared
 	last   atomic.Pointer[prepared] // of the last Step or Forward
 }
 
+// prepared is a plan that is ready to run.
 type prepared struct {
-	plan *plan.Plan
-	// that was available when it was made, of the policy Optimal
-	memory     string
-	segments   []*segment.Segment                 // by stage; nil where it is one unit
+	plan       *plan.Plan
+	memory     string                             // available for the plan, with the policy Optimal
+	segments   []*segment.Segment                 // by stage; nil for one unit
 	operations [][]operations                     // by stage, by micro-batch
-	programs   map[schedule.Phase]func() *program // each made when it is first run
+	programs   map[schedule.Phase]func() *program // made on first use
 }
 
-// operations is the operations of a micro-batch on a stage, split by the program's actions.
+// operations are the operations of a micro-batch on a stage, split by the program's actions.
 type operations struct{ forward, recompute, backward []remat.Op }
 
-// forwardOnly is the operations of a forward without a backward.
 var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
 
 // program is a part of a plan's program that is ready to run.
 type program struct {
 	*schedule.Graph
-	latest []int // by id: schedule.Graph.LatestReceives
-	// settled has, by the id of an action, the sends that must have been received when it begins.
-	settled  [][]schedule.Action
+	latest   []int               // by id: schedule.Graph.LatestReceives
+	settled  [][]schedule.Action // by id: sends that must have been received when the action begins
 	expected [][]schedule.Action // by worker, in order: the sends that it receives
 }
 
-// find returns the plan of a key. A missing plan is made.
 func (c *plans) find(key string, make func() (*prepared, error)) (found *prepared, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,7 +263,7 @@ func (c *plans) find(key string, make func() (*prepared, error)) (found *prepare
 	return found, err
 }
 
-// prepare prepares a plan to run, of a step with a loss or without.
+// prepare makes a plan ready to run, with a loss or without.
 func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error) {
 	out := &prepared{plan: given, segments: make([]*segment.Segment, len(given.Stages)),
 		programs: map[schedule.Phase]func() *program{}}
@@ -305,7 +299,7 @@ func newProgram(p *schedule.Program) *program {
 		}
 		send := g.Actions[id].Matching()
 		from, _ := g.IndexOf(send)
-		if at := max(from+1, before); at < g.First[g.Worker[from]+1] { // else nothing waits for it in the run
+		if at := max(from+1, before); at < g.First[g.Worker[from]+1] { // else no action waits for it
 			g.settled[at] = append(g.settled[at], send)
 		}
 	}
@@ -328,9 +322,9 @@ func (c *plans) forget() {
 	c.last.Store(nil)
 }
 
-// Chains is what the units of each stage cost, by stage, as they were measured for the policy Optimal:
-// on the batch with the most rows if there were several. It is nil if nothing was measured. The caller
-// must not change it. It waits for a measurement that goes on.
+// Chains has the measured costs of each stage's units, for the policy Optimal, or nil if nothing was
+// measured. If several batches were measured, it is for the one with the most rows. It waits for a
+// running measurement. The caller must not change it.
 func (p *Pipe) Chains() []profile.Chain {
 	p.plans.mu.Lock()
 	defer p.plans.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
-	// Device is the stage's own, or, if the stage is in another process, a device of this process that
-	// stands for it, such as for a copy of the batch.
+	// Device is the stage's device. For a stage of another process it is a device of this process in
+	// its place, for example for a copy of the batch.
 	Device torch.Device
 	Layers []nn.NamedLayer
 	Here   bool // the stage is in this process; others have neither parameters nor memory here
@@ -21,24 +21,22 @@ type Stage struct {
 	first        int // index among the model's flattened layers
 	worker       int
 	inputGrad    bool               // a layer before this stage is trained
-	trains       bool               // a layer of this stage is
+	trains       bool               // a layer of this stage is trained
 	ownedEarlier map[*nn.Param]bool // used here, but living on an earlier stage
 
 	oneUnit, oneUnitWithLoss *segment.Segment // the latter on the last stage
 	skips                    []stageSkip
 	leaving, entering        int // number of skips that are stashed here, and received
 	ties                     []tie
+	buffers, trained         []nn.NamedParam // that live here
 
-	buffers, trained []nn.NamedParam // that live here
-
-	// The state to which a failed training run returns the stage. It belongs to the stage's worker.
-	before func()
-	noGrad []nn.NamedParam
+	restoreBuffers func()          // to the state before a training run; of the stage's worker
+	noGrad         []nn.NamedParam // parameters that had no gradient then
 }
 
-// remember notes the state before a training run. Gradients that exist are not copied.
+// remember notes the state before a training run. It does not copy gradients.
 func (s *Stage) remember() {
-	s.before = nn.CopyBuffers(s.buffers)
+	s.restoreBuffers = nn.CopyBuffers(s.buffers)
 	s.noGrad = s.noGrad[:0]
 	for _, p := range s.trained {
 		if p.Exists() && !p.Owner().Tensor().HasGrad() {
@@ -48,14 +46,14 @@ func (s *Stage) remember() {
 }
 
 func (s *Stage) restore() {
-	s.before()
+	s.restoreBuffers()
 	for _, p := range s.noGrad {
 		p.Owner().Tensor().SetGradOf(nil)
 	}
 }
 
-// State lists the parameters and buffers that live on the stage, under their names in the model. A
-// parameter that several stages use lives on the first of them.
+// State lists the parameters and buffers that live on the stage, with their names in the model. A
+// shared parameter lives on the first stage that uses it.
 func (s *Stage) State() []nn.NamedParam {
 	var out []nn.NamedParam
 	seen := map[*nn.Param]bool{}
@@ -81,23 +79,21 @@ func (s *Stage) Params() []nn.NamedParam {
 	return out
 }
 
-// cut makes the stages. It refuses a buffer that several of them use: a change on one stage would
-// reach the others late, or never.
+// cut makes the stages. It refuses a buffer that several stages use: changes would reach other stages
+// late, or never.
 func (p *Pipe) cut() error {
 	first := 0
-	seen := map[*nn.Param]string{} // the name under which an earlier stage has it
+	seen := map[*nn.Param]string{} // the name in an earlier stage
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
-			first:        first,
-			ownedEarlier: map[*nn.Param]bool{}}
+			first: first, ownedEarlier: map[*nn.Param]bool{}}
 		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
 					return refuse("Balance", p.cfg.Balance,
-						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i,
-							before),
+						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before),
 						"want both on one stage, or a buffer for each")
 				}
 				s.ownedEarlier[q.Owner()] = known
@@ -113,7 +109,7 @@ func (p *Pipe) cut() error {
 	return p.updateStages()
 }
 
-// updateStages finds the trained parameters of the stages, and the gradients that go between stages.
+// updateStages finds the trained parameters of the stages, and whether gradients go between stages.
 func (p *Pipe) updateStages() error {
 	p.firstTrained = segment.FirstTrained(p.layers)
 	var err error
@@ -133,8 +129,7 @@ func (p *Pipe) updateStages() error {
 	return err
 }
 
-// segment cuts a stage into the units of a configuration. With a loss, the last layer of the last
-// unit is the loss.
+// segment cuts a stage into the units of cfg. With loss the loss is the last layer of the last unit.
 func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
 	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
 	if loss {
@@ -143,9 +138,8 @@ func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segmen
 	return segment.New(cfg)
 }
 
-// updateModes finds out whether parts of the model were frozen, unfrozen or set to evaluation since the
-// last run, and forgets what depends on that: plans, measurements, and which gradients go from stage
-// to stage.
+// updateModes updates the stages and forgets plans and measurements, if parts of the model were frozen,
+// unfrozen or set to evaluation since the last run.
 func (p *Pipe) updateModes() error {
 	p.modesMu.Lock()
 	defer p.modesMu.Unlock()

@@ -1,7 +1,6 @@
 package pipe
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -14,51 +13,45 @@ import (
 )
 
 // worker serves one device. It is a goroutine locked to an OS thread, so that it has libtorch's
-// thread-local state (thread counts, autograd's sequence numbers) and the core set to itself. It
-// takes whole lists of actions, because a hand-off between threads takes 9 us.
+// thread-local state (thread counts, autograd's sequence numbers) and the core set to itself. A job
+// is a whole list of actions, because a hand-off between threads takes 9 us.
 type worker struct {
 	device  torch.Device
 	threads int
 	cores   []int
 	tag     int64         // of its thread
-	stream  stream.Stream // of its work
+	stream  stream.Stream // of actions
 	sums    stream.Stream // of sums over replicas
 	given   stream.Stream // in tests, instead of the device's default stream
-
-	jobs   chan func(*torch.Ctx)
-	joined sync.WaitGroup
+	jobs    chan func(*torch.Ctx)
+	joined  sync.WaitGroup
 }
 
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
-	w := &worker{device: device, threads: threads, cores: cores, tag: tag,
-		jobs: make(chan func(*torch.Ctx), 16)}
-	if err := torch.Try(func() {
-		w.stream, w.sums = engine.NewStream(device),
-			engine.NewStream(device)
-	}); err != nil {
+	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx), 16)}
+	err := torch.Try(func() { w.stream, w.sums = engine.NewStream(device), engine.NewStream(device) })
+	if err != nil {
 		return nil, err
 	}
 	ready := make(chan error)
 	w.joined.Add(1)
 	go w.serve(ready)
 	if err := <-ready; err != nil {
-		w.joined.Wait()
-		w.closeStreams()
+		w.stop()
 		return nil, err
 	}
 	return w, nil
 }
 
-// serve runs jobs. It never unlocks its thread, so that the thread ends with the goroutine, and its
-// core set with it.
+// serve runs jobs. It never unlocks its thread, so that the thread, with its core set, ends with the
+// goroutine.
 func (w *worker) serve(ready chan<- error) {
 	runtime.LockOSThread()
 	system.TagThread(w.tag)
 	ended := false
 	defer func() {
 		if !ended {
-			go w.serve(nil) // a layer called Goexit; its job has already said so
-			return
+			panic("pipe: a layer, a loss or an update called runtime.Goexit on its worker")
 		}
 		w.joined.Done()
 	}()
@@ -72,12 +65,7 @@ func (w *worker) serve(ready chan<- error) {
 	if err == nil {
 		err = torch.Try(func() { engine.PrepareProducts(c) })
 	}
-	if ready != nil {
-		ready <- err
-		if ended = err != nil; ended {
-			return
-		}
-	}
+	ready <- err
 	for job := range w.jobs {
 		c.SetStream(w.stream)
 		c.SetGrad(false)
@@ -92,15 +80,11 @@ func (w *worker) serve(ready chan<- error) {
 func (w *worker) stop() {
 	close(w.jobs)
 	w.joined.Wait()
-	w.closeStreams()
-}
-
-func (w *worker) closeStreams() {
 	engine.CloseStream(w.stream)
 	engine.CloseStream(w.sums)
 }
 
-// tags counts pipes. Every pipe has a tag of its own, which the threads of its workers have.
+// tags counts pipes. Every pipe marks the threads of its workers with its own tag.
 var tags atomic.Int64
 
 // refuseNested refuses a call on a worker of the pipe that would wait for that worker.
@@ -108,12 +92,11 @@ func (p *Pipe) refuseNested(call string) error {
 	if system.ThreadTag() != p.tag {
 		return nil
 	}
-	return fmt.Errorf("%w: %s was called by a layer, a loss or an update on a worker of this pipe, and "+
-		"would wait for ever; "+
-		"call it when the run or OnStages has returned", ErrNested, call)
+	return fmt.Errorf("%w: %s on a worker of this pipe would wait for ever; call it after the run or "+
+		"OnStages has returned", ErrNested, call)
 }
 
-// enter begins a call; leave ends it. Close waits for it.
+// enter begins a call, and leave ends it. Close waits for calls.
 func (p *Pipe) enter(call string) (leave func(), err error) {
 	if err := p.refuseNested(call); err != nil {
 		return nil, err
@@ -129,16 +112,3 @@ func (p *Pipe) enter(call string) (leave func(), err error) {
 
 // PanicError is a panic of a user's layer or loss, with its stack.
 type PanicError = torch.PanicError
-
-// ErrGoexit says that a layer ended the worker's goroutine with runtime.Goexit. The worker is
-// replaced.
-var ErrGoexit = errors.New("a layer called runtime.Goexit")
-
-// cause makes an error of a recovered value. Nil means that the goroutine ended with
-// runtime.Goexit.
-func cause(recovered any) error {
-	if recovered == nil {
-		return ErrGoexit
-	}
-	return torch.Caught(recovered)
-}

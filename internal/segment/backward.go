@@ -1,16 +1,18 @@
 package segment
 
 import (
+	"slices"
+
 	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
-// backward computes the gradients of a unit's input. It adds to the gradients of its parameters, or defers
-// that.
+// backward computes the gradients of a unit's input. It adds to the gradients of the unit's
+// parameters, or with Defer leaves them to Weights.
 func (e *Execution) backward(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	if !g.made {
-		e.refuse(c, "unit %d goes back and has no graph", at)
+		e.refuse(c, "unit %d has no graph to go back through", at)
 	}
 	begin := c.Mark()
 	e.running = g.ran
@@ -36,8 +38,8 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 	}
 	if len(roots) > 0 {
 		restore := e.aside(c, at)
-		defer restore() // also of a backward that fails
-		if keep := e.stays(g.early); keep || e.s.hold && !e.Defer {
+		defer restore() // for a backward that fails
+		if keep := e.stays(g.early); keep || e.s.cfg.Hold && !e.Defer {
 			c.Backward(roots, starts, keep)
 		} else {
 			e.consume(c, at, roots, starts)
@@ -49,8 +51,8 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 	c.Release(begin)
 }
 
-// consume goes backward through a unit's graph and frees the output, its gradients and the graph as
-// it goes.
+// consume goes backward through a unit's graph. It frees the output, its gradients and the graph on
+// the way.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.at[at].graph, &e.at[at+1].grads
 	prepared := engine.PrepareBackward(c, roots, starts)
@@ -71,18 +73,21 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 			t.Free()
 		}
 	}
-	if s := &e.at[at+1].state; at+1 < len(e.s.units) && !e.stays(s.early) {
-		s.free()
-	}
+	e.freeInput(at + 1)
 	prepared.Run()
 }
 
-// settle gathers the gradients that backward left in the mailboxes, and frees what backward has
-// used.
+// freeInput frees the input of a unit, unless a further backward needs it.
+func (e *Execution) freeInput(unit int) {
+	if s := &e.at[unit].state; unit < len(e.s.units) && !e.stays(s.early) {
+		s.free()
+	}
+}
+
+// settle gathers the gradients from the mailboxes, and frees everything that backward has used.
 func (e *Execution) settle(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
-	x := grads{xs: make([]*torch.Tensor, len(g.mail)),
-		skips: make([][]*torch.Tensor, len(u.popped)+len(u.passed))}
+	x := grads{xs: make([]*torch.Tensor, len(g.mail)), skips: make([][]*torch.Tensor, len(u.entering))}
 	for i, box := range g.mail {
 		x.xs[i] = taken(c, box)
 	}
@@ -92,19 +97,16 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 		}
 		return list
 	}
-	for i, p := range u.popped {
+	for i, p := range u.entering {
 		list := make([]*torch.Tensor, p.times)
 		for k, box := range g.skipMail[i] {
 			list[k] = taken(c, box)
 		}
-		x.skips[p.in] = append(list, later(p.out)...)
-	}
-	for _, p := range u.passed {
-		x.skips[p[0]] = later(p[1])
+		x.skips[i] = append(list, later(p.out)...)
 	}
 	y.free()
 	e.at[at].grads = x
-	if at == 0 { // the gradient of a skip was assumed to be wanted, and is not
+	if at == 0 { // a skip's gradient may have been assumed to be wanted
 		for place, wanted := range e.at[0].state.wantsSkips {
 			if !wanted {
 				torch.FreeAll(x.skips[place])
@@ -118,14 +120,12 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 			e.ties[k] = nil
 		}
 	}
-	if s := &e.at[at+1].state; at+1 < len(e.s.units) && !e.stays(s.early) {
-		s.free()
-	}
+	e.freeInput(at + 1)
 	if !e.stays(g.early) {
 		g.free()
 	}
-	if s := &e.at[at].state; e.alone(at) && !e.stays(s.early) {
-		s.free()
+	if e.alone(at) {
+		e.freeInput(at)
 	}
 }
 
@@ -137,12 +137,11 @@ func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	return c.Keep(c.TakeGrad(box))
 }
 
-// fold sums the gradients of a skip's pops as one backward through all of them would: latest pop
-// first.
+// fold sums the gradients of a skip's pops in autograd's order: latest pop first.
 func fold(c *torch.Ctx, list []*torch.Tensor) *torch.Tensor {
 	var sum *torch.Tensor
-	for i := len(list) - 1; i >= 0; i-- {
-		switch g := list[i]; {
+	for _, g := range slices.Backward(list) {
+		switch {
 		case g == nil:
 		case sum == nil:
 			sum = g

@@ -76,11 +76,11 @@ func TestAnyPlanGivesTheSameBits(t *testing.T) {
 // leaves an execution that can be freed.
 func TestOperationsThatCannotBe(t *testing.T) {
 	for _, tt := range []struct{ ops, want string }{
-		{"B0", "unit 0 goes back and has no graph"},
-		{"F1", "unit 1 is run and has no input"},
-		{"K0 K0", "unit 0 computes what is still there"},
-		{"S0 S0", "unit 0 computes what is still there"},
-		{"K0 F1 S1", "unit 1 is run and has no input"},
+		{"B0", "unit 0 has no graph to go back through"},
+		{"F1", "unit 1 has no input"},
+		{"K0 K0", "unit 0 computes an output that still exists"},
+		{"S0 S0", "unit 0 computes an output that still exists"},
+		{"K0 F1 S1", "unit 1 has no input"},
 		{"S7", "there are 3 units"},
 	} {
 		t.Run(tt.ops, func(t *testing.T) {

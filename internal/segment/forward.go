@@ -14,7 +14,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	u, s := &e.s.units[at], &e.at[at].state
 	begin := c.Mark()
 	store := &e.store
-	store.Begin(e.s.routes, u.from, u.to)
+	store.Begin(e.s.cfg.Routes, u.from, u.to)
 	defer store.Free()
 	c.SetGrad(save)
 	n := e.context(c, Run{Graph: save, More: !save && !e.Final, Again: e.at[at].ran, Skips: store})
@@ -22,7 +22,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 
 	in := s.xs
 	if !s.held {
-		e.refuse(c, "unit %d is run and has no input: it was dropped, or not yet made", at)
+		e.refuse(c, "unit %d has no input: it was dropped, or not yet made", at)
 	}
 	g := graph{made: save, early: !e.after, ran: n}
 	done := false
@@ -33,24 +33,24 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	}()
 	e.giveSkips(c, store, at, &g)
 	mark := c.Mark()
-	xs := slices.Clone(in) // a layer may write into it
+	xs := slices.Clone(in) // a layer may write into the slice
 	if save {
 		e.gate(c, at, xs, &g)
 	}
-	if e.Final && !s.lent { // the input is freed when the first layer has used it
+	if e.Final && !s.lent { // so the input is freed after the first layer
 		for _, x := range in {
 			c.Adopt(x)
 		}
 		in, s.xs = nil, nil
 	}
 	guarded := in
-	if e.s.overwrite {
+	if e.s.cfg.Overwrite {
 		guarded = nil
 		store.Guard(s.skips)
 	}
 	store.Guard(guarded)
 	check := e.watch(c, at, guarded)
-	for _, l := range e.s.layers[u.from:u.to] {
+	for _, l := range e.s.cfg.Layers[u.from:u.to] {
 		xs = n.RunNamed(l, xs)
 		c.Release(mark, xs...)
 		check(l.Name)
@@ -59,14 +59,14 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	e.leave(n, store, at, xs, &g)
 	done = true
 	e.at[at].ran = true
-	if save && e.s.hold && len(e.s.units) == 1 && !(e.Retain && e.after) {
-		s.free() // the graph keeps what it needs, and no operation can need the rest
+	if save && e.s.cfg.Hold && len(e.s.units) == 1 && !(e.Retain && e.after) {
+		s.free() // no operation needs more than the graph keeps
 	}
 	c.Release(begin)
 }
 
-// wants reports whether the gradient of element i of a unit's input is wanted. told has the sender's
-// answers, if any. trained says that something before the element is.
+// wants reports whether the gradient of element i of a unit's input is wanted. told has the
+// sender's answers, if any. trained says that something before the element is trained.
 func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool) bool {
 	if told != nil {
 		return told[i]
@@ -74,9 +74,9 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool)
 	return at > 0 && trained && x.DType().IsFloat()
 }
 
-// gate hangs xs, the input of a unit, on gates. They leave gradients that are wanted in mailboxes. A
-// tensor that is in the tuple twice stays one. Until the unit before has a graph, a gradient is
-// assumed to be wanted if its layers are trained. Unwanted gradients are dropped later.
+// gate passes xs, a unit's input, through gates, which put wanted gradients into mailboxes. Equal
+// elements of the tuple stay equal. A gradient is assumed to be wanted if a layer before the unit
+// is trained. Unwanted gradients are dropped later.
 func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	s := &e.at[at].state
 	g.mail = make([]*torch.Tensor, len(xs))
@@ -84,8 +84,8 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 		if k := slices.Index(s.xs[:i], x); k >= 0 {
 			xs[i] = xs[k]
 		} else if e.wants(s.wants, at, i, x, e.s.units[at].trained) {
-			// the model's own input gets the gradient that it gets without a cut
-			if at == 0 && e.s.first == 0 {
+			// the model's own input gets the same gradient as without a cut
+			if at == 0 && e.s.cfg.First == 0 {
 				g.mail[i] = engine.Mailbox(c)
 				xs[i] = engine.Gate(c, g.mail[i], x)
 			} else {
@@ -96,15 +96,15 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	}
 }
 
-// giveSkips gives the unit's layers the skips that they pop. Each pop has a handle of its own, on a gate
-// where the gradient of the skip is wanted.
+// giveSkips gives the unit's layers the skips that they pop. Each pop has its own handle, behind a
+// gate if the gradient of the skip is wanted.
 func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *graph) {
 	s := &e.at[at].state
-	for _, p := range e.s.units[at].popped {
-		list, x := make([]*torch.Tensor, p.times), s.skips[p.in]
+	for i, p := range e.s.units[at].entering {
+		list, x := make([]*torch.Tensor, p.times), s.skips[i]
 		var mail []*torch.Tensor
 		if g.made {
-			if x != nil && e.wants(s.wantsSkips, at, p.in, x, p.trained) {
+			if x != nil && e.wants(s.wantsSkips, at, i, x, p.trained) {
 				mail = make([]*torch.Tensor, p.times)
 			}
 			g.skipMail = append(g.skipMail, mail)
@@ -121,40 +121,37 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 			c.Keep(list[k])
 		}
 		store.Give(p.key, list...)
-		if e.Final && p.out < 0 { // the skip is freed with its last pop
+		if e.Final && p.out < 0 { // so the skip is freed with its last pop
 			x.Free()
-			s.skips[p.in] = nil
+			s.skips[i] = nil
 		}
 	}
 }
 
-// watch returns a check that the layers of a unit leave in and the skips that they pop as they are. It
-// panics if a layer, which has just run, has overwritten one of them.
+// watch returns a check, to be called after each layer of a unit. The check panics if the layer has
+// overwritten a tensor of in or a skip that enters the unit.
 func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) (check func(layer string)) {
-	u, list, writes := &e.s.units[at], slices.Clip(in), torch.Writes()
-	for _, p := range u.popped {
-		list = append(list, e.at[at].state.skips[p.in])
-	}
+	u, list, writes := &e.s.units[at], slices.Concat(in, e.at[at].state.skips), torch.Writes()
 	before := e.before[:0]
 	for _, x := range list {
 		before = append(before, changes(x))
 	}
 	e.before = before
 	return func(layer string) {
-		if now := torch.Writes(); now == writes {
+		now := torch.Writes()
+		if now == writes {
 			return
-		} else {
-			writes = now
 		}
+		writes = now
 		for i, x := range list {
 			if changes(x) == before[i] {
 				continue
 			}
 			what := "the stage's input"
 			if i >= len(in) {
-				what = fmt.Sprintf("the skip %v", u.popped[i-len(in)].key)
+				what = fmt.Sprintf("the skip %v", u.entering[i-len(in)].key)
 			} else if at > 0 {
-				what = fmt.Sprintf("the output of %q", e.s.layers[u.from-1].Name)
+				what = fmt.Sprintf("the output of %q", e.s.cfg.Layers[u.from-1].Name)
 			}
 			panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
 				Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
@@ -170,8 +167,8 @@ func changes(x *torch.Tensor) int64 {
 	return x.Changes()
 }
 
-// leave keeps the output of a unit as the input of the next one. With a graph it is also the roots of a
-// backward.
+// leave keeps the output of a unit as the input of the next one. With a graph the output is also
+// the root of the backward.
 func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
 	u, last := &e.s.units[at], at == len(e.s.units)-1
 	skips := make([]*torch.Tensor, len(e.s.boundaries[at+1]))
@@ -181,13 +178,9 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 			torch.FreeAll(skips)
 		}
 	}()
-	from := e.at[at].state.skips
-	for _, p := range u.passed {
-		skips[p[1]] = n.Keep(shared(n.Ctx, from[p[0]]))
-	}
-	for _, p := range u.popped {
-		if p.out >= 0 {
-			skips[p.out] = n.Keep(shared(n.Ctx, from[p.in]))
+	for i, x := range e.at[at].state.skips {
+		if p := u.entering[i]; p.out >= 0 && x != nil {
+			skips[p.out] = n.Keep(n.Share(x))
 		}
 	}
 	for _, s := range u.stashed {
@@ -204,40 +197,28 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	}
 	next := &e.at[at+1].state
 	if g.made && e.at[at].graph.made || next.held && !e.Retain {
-		e.refuse(n.Ctx, "unit %d computes what is still there", at)
+		e.refuse(n.Ctx, "unit %d computes an output that still exists", at)
 	}
 	if done = true; g.made {
 		g.out = keep(n.Ctx, xs)
 		e.at[at].graph = *g
 	}
 	switch {
-	case last && e.after, next.held: // the output was sent on before, or is the same as at first
+	case last && e.after, next.held: // the output was sent already, or is held
 		torch.FreeAll(skips)
 	case !g.made:
 		*next = state{held: true, early: !e.after, xs: keep(n.Ctx, xs), skips: skips}
 	case last:
 		*next = state{early: !e.after, skips: skips}
 	default:
-		*next = state{held: true, early: !e.after, xs: detached(n.Ctx, g.out), skips: skips}
+		*next = state{held: true, early: !e.after, xs: mapKeep(n.Ctx, g.out, n.Detach), skips: skips}
 	}
 }
 
-func shared(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
-	if t == nil {
-		return nil
-	}
-	return c.Share(t)
-}
-
-// detached is a list of tensors without their graph, kept.
-func detached(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
-	return kept(c, list, func(t *torch.Tensor) *torch.Tensor { return c.Detach(t) })
-}
-
-// keep moves tensors out of the context. If a layer has returned its input or a parameter, which the
-// context does not own, that is shared. So every list is freed by itself.
+// keep moves tensors out of the context. A tensor that the context does not own, such as a layer's
+// input or a parameter, is shared. So every list can be freed by itself.
 func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
-	return kept(c, list, func(t *torch.Tensor) *torch.Tensor {
+	return mapKeep(c, list, func(t *torch.Tensor) *torch.Tensor {
 		if !c.Owns(t) {
 			return c.Share(t)
 		}
@@ -245,8 +226,8 @@ func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
 	})
 }
 
-// kept has what f makes of each tensor, kept. Equal tensors stay equal.
-func kept(c *torch.Ctx, list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.Tensor {
+// mapKeep applies f to each tensor and keeps the results. Equal tensors stay equal.
+func mapKeep(c *torch.Ctx, list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(list)
 	for i, t := range list {
 		if k := slices.Index(list[:i], t); k >= 0 {

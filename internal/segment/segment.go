@@ -1,14 +1,14 @@
 // Package segment runs a part of a model by the operations of a rematerialisation plan (package
-// remat). An operation is a forward or a backward of one unit of layers. All checkpoint policies are
-// such plans: a stage that keeps everything, or its input alone, is a segment of one unit.
+// remat). An operation is a forward or a backward of one unit of layers. Every checkpoint policy is
+// such a plan. A stage that keeps everything, or its input alone, is a segment of one unit.
 //
-// The autograd graph is cut around every unit. The inputs of a unit hang on gates, which leave gradients in
-// mailboxes. Between operations an [Execution] owns the tensors, skip connections and gradients
-// that pass from unit to unit. So bytes come and go exactly when the plan says.
+// The autograd graph is cut around every unit. A unit's inputs pass through gates, which put their
+// gradients into mailboxes. Between operations an [Execution] owns the tensors, skip connections
+// and gradients that pass from unit to unit. So memory is used and freed exactly as planned.
 //
-// Results do not depend on the cuts, to the bit. Values and gradients between layers are dense, with or
-// without a cut. The gradients of a skip connection are summed pop by pop, latest first. The gradient of
-// a parameter that several units use goes from the last of them to the first.
+// The cuts do not change a bit of the results. Values and gradients between layers are dense, with
+// or without a cut. The gradients of a skip are summed pop by pop, latest first. The gradient of a
+// parameter that several units use is passed from the last of these units to the first.
 package segment
 
 import (
@@ -21,63 +21,53 @@ import (
 // Segment is a contiguous part of a model's flattened layers, cut into units. It does not change
 // after New, and any number of executions may use it at the same time.
 type Segment struct {
-	layers     []nn.NamedLayer // of the model
-	first      int
-	hold       bool
-	overwrite  bool
+	cfg        Config
 	units      []unit
 	boundaries [][]crossing // skips at the boundary before each unit, and after the last
-	routes     []nn.SkipRoute
 	ties       []tie
 }
 
 // Config describes a segment.
 type Config struct {
-	// the model's flattened layers; nn.LossLayer after them makes the loss a part of a unit, or a unit
+	// Layers are the model's flattened layers, with nn.LossLayer at the end if a unit has the loss.
 	Layers      []nn.NamedLayer
 	Routes      []nn.SkipRoute // of the model
 	First, Last int            // the segment has the layers First <= i < Last
-	// Units is the number of layers of each unit. Nil is one unit of all.
-	Units []int
-	// InputGrad says that a gradient of the model's input is wanted.
-	InputGrad bool
-	// Hold lets a backward hold its unit's output and the output's gradients to its end, which saves
-	// some microseconds. A segment of one unit then frees its input after a forward with gradients. Plans
-	// do not predict these bytes.
+	Units       []int          // the number of layers of each unit; nil is one unit
+	InputGrad   bool           // the model's input wants a gradient
+	// Hold keeps a unit's output and the output's gradients until its backward ends, which saves
+	// microseconds. A segment of one unit then frees its input after a forward with gradients.
+	// Plans do not predict these bytes.
 	Hold bool
-	// Overwrite lets layers overwrite the input of their unit, from which nothing is computed again.
+	// Overwrite lets layers overwrite their unit's input. Nothing is then recomputed from it.
 	Overwrite bool
 }
 
-// unit is a run of layers that operations treat as one.
+// unit is a range of layers that operations treat as one.
 type unit struct {
-	from, to int // layers of the model
-	popped   []popped
-	stashed  []stashed
-	// skips that the unit neither pops nor stashes: place at the boundary before, and after
-	passed  [][2]int
-	ties    []int       // ties of the segment that the unit's layers use
-	handles []*nn.Param // by which they do, one of each tie
-	trained bool        // something before the unit has a gradient
+	from, to int         // layers of the model
+	entering []skip      // by place at the boundary before
+	stashed  []stashed   // skips that a later unit, or a later segment, pops
+	ties     []int       // ties of the segment that the unit's layers use
+	handles  []*nn.Param // the first handle of each tie in the unit
+	trained  bool        // something before the unit has a gradient
 }
 
 // crossing is a skip at a boundary between units.
 type crossing struct {
 	key     nn.SkipKey
 	trained bool // the layer that stashes it, or something before, has a gradient
-	// units that pop it from here on, once for each pop; len(units), once, for all layers after the segment
+	// pops has the unit of each later pop. All pops after the segment are one, of unit len(units).
 	pops []int
 }
 
-// popped is a skip that a unit pops. It goes on to the next boundary if a later unit pops it as
-// well.
-type popped struct {
+// skip is a skip at the boundary before a unit.
+type skip struct {
 	crossing
-	in, out int // place at the boundary before, and after; out is -1 after the last pop
-	times   int
+	times int // pops in the unit
+	out   int // place at the boundary after; -1 after the last pop
 }
 
-// stashed is a skip that a unit stashes and a later unit, or a later segment, pops.
 type stashed struct {
 	key nn.SkipKey
 	out int // place at the boundary after
@@ -85,12 +75,11 @@ type stashed struct {
 
 // New cuts a segment. It returns an error if units and layers do not fit together.
 func New(cfg Config) (*Segment, error) {
+	s, all := &Segment{cfg: cfg}, cfg.Last-cfg.First
 	counts := cfg.Units
 	if counts == nil {
-		counts = []int{cfg.Last - cfg.First}
+		counts = []int{all}
 	}
-	s := &Segment{layers: cfg.Layers, routes: cfg.Routes, first: cfg.First, hold: cfg.Hold,
-		overwrite: cfg.Overwrite}
 	trained := -1 // the first layer with a gradient
 	if !cfg.InputGrad {
 		trained = FirstTrained(cfg.Layers)
@@ -101,11 +90,10 @@ func New(cfg Config) (*Segment, error) {
 		at += n
 	}
 	if at != cfg.Last {
-		return nil, fmt.Errorf("segment: units %v have %d layers, the segment %d", cfg.Units, at-cfg.First,
-			cfg.Last-cfg.First)
+		return nil, fmt.Errorf("segment: units %v have %d layers, the segment %d", counts, at-cfg.First, all)
 	}
-	s.route(cfg.Routes, trained)
-	s.tie()
+	s.route(trained)
+	s.findTies()
 	return s, nil
 }
 
@@ -122,7 +110,7 @@ func FirstTrained(layers []nn.NamedLayer) int {
 // Units is the number of units.
 func (s *Segment) Units() int { return len(s.units) }
 
-// unitOf is the unit of a layer of the model; len(units) for layers after the segment.
+// unitOf is the unit of a layer of the model, or len(units) after the segment.
 func (s *Segment) unitOf(layer int) int {
 	for i, u := range s.units {
 		if layer < u.to {
@@ -132,13 +120,13 @@ func (s *Segment) unitOf(layer int) int {
 	return len(s.units)
 }
 
-// route finds where skips cross boundaries. trained is the first layer with a gradient.
-func (s *Segment) route(routes []nn.SkipRoute, trained int) {
-	boundaries := make([][]crossing, len(s.units)+1)
+// route finds the skips at each boundary. trained is the first layer with a gradient.
+func (s *Segment) route(trained int) {
 	last := len(s.units)
-	for _, r := range routes {
+	s.boundaries = make([][]crossing, last+1)
+	for _, r := range s.cfg.Routes {
 		from := -1
-		if r.Stash >= s.first {
+		if r.Stash >= s.cfg.First {
 			if from = s.unitOf(r.Stash); from == last {
 				continue
 			}
@@ -146,49 +134,39 @@ func (s *Segment) route(routes []nn.SkipRoute, trained int) {
 		var pops []int
 		for _, p := range r.Pops {
 			switch {
-			case p < s.first:
+			case p < s.cfg.First:
 			case s.unitOf(p) < last:
 				pops = append(pops, s.unitOf(p))
-			// a skip from before the segment does not go on through it
+			// a skip from before the segment does not pass through it
 			case from >= 0 && !slices.Contains(pops, last):
 				pops = append(pops, last)
 			}
 		}
 		// pops in the stashing unit cross no boundary
 		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from })
-		if len(pops) == 0 {
-			continue
-		}
-		end := pops[len(pops)-1]
-		for b := from + 1; b <= end; b++ {
-			rest := slices.DeleteFunc(slices.Clone(pops), func(u int) bool { return u < b })
-			boundaries[b] = append(boundaries[b], crossing{r.Key, r.Stash >= trained, rest})
+		for b := from + 1; len(pops) > 0; b++ {
+			s.boundaries[b] = append(s.boundaries[b], crossing{r.Key, r.Stash >= trained, pops})
+			pops = slices.DeleteFunc(slices.Clone(pops), func(u int) bool { return u <= b })
 		}
 	}
 	for i := range s.units {
-		s.units[i].cross(i, boundaries[i], boundaries[i+1])
+		s.units[i].cross(i, s.boundaries[i], s.boundaries[i+1])
 	}
-	s.boundaries = boundaries
 }
 
-// cross finds the skips that a unit pops, passes on and stashes.
+// cross fills in the skips that enter the unit with number at, and those that the unit stashes.
 func (u *unit) cross(at int, before, after []crossing) {
 	index := func(list []crossing, key nn.SkipKey) int {
 		return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })
 	}
-	for i, c := range before {
+	for _, c := range before {
 		n := 0
 		for _, p := range c.pops {
 			if p == at {
 				n++
 			}
 		}
-		out := index(after, c.key)
-		if n > 0 {
-			u.popped = append(u.popped, popped{c, i, out, n})
-		} else {
-			u.passed = append(u.passed, [2]int{i, out})
-		}
+		u.entering = append(u.entering, skip{c, n, index(after, c.key)})
 	}
 	for i, c := range after {
 		if index(before, c.key) < 0 {
@@ -197,25 +175,14 @@ func (u *unit) cross(at int, before, after []crossing) {
 	}
 }
 
-// Goes follows the skip at a place of the boundary before a unit. It returns how often the unit
-// pops it, and its place at the boundary after the unit, -1 if it does not go on.
+// Goes describes the skip at a place of the boundary before a unit: how often the unit pops it, and
+// its place at the boundary after the unit, or -1 after its last pop.
 func (s *Segment) Goes(unit, place int) (pops, after int) {
-	u := &s.units[unit]
-	for _, p := range u.popped {
-		if p.in == place {
-			return p.times, p.out
-		}
-	}
-	for _, p := range u.passed {
-		if p[0] == place {
-			return 0, p[1]
-		}
-	}
-	return 0, -1
+	k := &s.units[unit].entering[place]
+	return k.times, k.out
 }
 
-// Crossing has an entry for each skip at the boundary before a unit: how often it is popped from
-// there on.
+// Crossing counts the later pops of each skip at the boundary before a unit.
 func (s *Segment) Crossing(unit int) []int {
 	out := make([]int, len(s.boundaries[unit]))
 	for i, c := range s.boundaries[unit] {

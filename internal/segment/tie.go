@@ -8,20 +8,20 @@ import (
 )
 
 // tie is a parameter that several layers of the model use, at least one of them in the segment. Its
-// gradients are summed latest use first, as autograd sums them in one graph. So the backward of a unit
-// starts from the sum of the units after it, and only the first of them adds to the gradient of earlier
+// gradients are summed as autograd sums them in one graph: latest use first. So a unit's backward
+// starts from the sum of later units. Only the first unit adds to the gradient of earlier
 // micro-batches.
 type tie struct {
 	handle      *nn.Param // of the first use
-	first, last int       // of the units that use it
+	first, last int       // units that use it
 }
 
-// tie finds the segment's ties, in the order of their first use.
-func (s *Segment) tie() {
+// findTies finds the segment's ties, in the order of their first use.
+func (s *Segment) findTies() {
 	index := map[*nn.Param]int{}
 	for i := range s.units {
 		u := &s.units[i]
-		for _, l := range s.layers[u.from:u.to] {
+		for _, l := range s.cfg.Layers[u.from:u.to] {
 			for _, p := range nn.Shared(l.Layer) {
 				k, known := index[p.Owner()]
 				if !known {
@@ -38,18 +38,17 @@ func (s *Segment) tie() {
 	}
 }
 
-// Ties is the number of parameters that layers of the segment share with each other or with layers
-// outside. Ties are numbered in the order in which the segment's layers list them (nn.Shared).
+// Ties is the number of ties. They are numbered as the segment's layers list them (nn.Shared).
 func (s *Segment) Ties() int { return len(s.ties) }
 
-// TieTensor is the parameter of a tie, on this segment's device.
+// TieTensor is the parameter of a tie, on the segment's device.
 func (s *Segment) TieTensor(tie int) *torch.Tensor { return s.ties[tie].handle.Tensor() }
 
 // Uses reports whether a unit uses the parameter of a tie.
 func (s *Segment) Uses(unit, tie int) bool { return slices.Contains(s.units[unit].ties, tie) }
 
-// Tied lists the ties with a gradient that waits at the boundary before a unit: units before it and after
-// it use them.
+// Tied lists the ties that layers on both sides of the boundary before a unit use. Their gradients
+// cross this boundary.
 func (s *Segment) Tied(unit int) (ties []int) {
 	for k, t := range s.ties {
 		if t.first < unit && unit <= t.last {
@@ -69,9 +68,9 @@ func (s *Segment) tied(unit int) (list []*torch.Tensor) {
 	return list
 }
 
-// aside takes the gradient of earlier micro-batches away from ties that an earlier unit uses too.
-// restore moves the gradient of the backward into the execution, and puts the earlier one back. A second
-// call of restore does nothing.
+// aside takes away the gradients that earlier micro-batches left in ties that an earlier unit uses,
+// too. restore moves the backward's gradients into the execution and puts the earlier ones back. A
+// second restore does nothing.
 func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
 	var undo []func()
 	for i, k := range e.s.units[at].ties {
