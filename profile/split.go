@@ -7,15 +7,16 @@ import (
 	"penstock.example/torch"
 )
 
-// split measures a backward of a unit in two parts. Its bytes are upper bounds: memory left to the
-// second part counts as the unit's own, although neighbours may hold some of it too. So it runs on
-// copies of the unit's input and gradients, which nothing else holds; the batch is held in any case.
+// split measures a backward of a unit in two parts, on copies of the unit's input and gradients. So
+// memory left to the second part counts as the unit's own, although neighbours may hold some of it:
+// the bytes are upper bounds. The batch is not copied, as it is held in any case.
 func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 	u, e := &w.units[i], w.execution()
 	before, grads := w.live(), gradBytes(u.list)
-	var lent int64 // bytes of larger memory that a tensor lies in
+	var lent int64 // bytes by which memory is larger than its tensors' copies
 	own := func(t *torch.Tensor) *torch.Tensor {
-		clone := w.owned(w.c.Keep(w.c.Clone(t)))
+		clone := w.c.Keep(w.c.Clone(t))
+		w.drops = append(w.drops, clone.Free)
 		_, bytes := t.Storage()
 		_, copied := clone.Storage()
 		lent += max(bytes-copied, 0)
