@@ -13,16 +13,15 @@ type Layer struct {
 	Forward  float64 // seconds
 	Backward float64 // seconds
 
-	// Output is the bytes of the activation that crosses a cut after the layer, Gradient of its
-	// gradient, which comes back; 0 where nothing before the cut is trained.
-	Output, Gradient int64
+	Output   int64 // bytes of the activation
+	Gradient int64 // bytes of the activation's gradient; 0 if nothing up to the layer is trained
 	// Saved is the bytes held from forward to backward if the layer is inside of a stage: the tensors
-	// that it saves, and its output if it or the next layer saves that.
+	// that it saves, and its output if this or the next layer saves it.
 	Saved int64
-	// Enter is the additional bytes held if the layer begins a stage: its input as far as it saves or
-	// overwrites that. The model's input is held anyway.
+	// Enter is the additional bytes held if the layer begins a stage: its input, if the layer saves or
+	// overwrites it. The model's input does not count.
 	Enter int64
-	Leave int64 // additional bytes held if the layer ends a stage: its output, if nothing saves that
+	Leave int64 // additional bytes held if the layer ends a stage: its output, if no layer saves it
 
 	Parameters int64 // bytes, frozen ones included
 	Trainable  int64 // bytes of the parameters that are trained
@@ -35,15 +34,15 @@ type LayerSkip struct {
 	From int   // the layer that stashes
 	To   []int // the layers that pop, in ascending order, all after From
 
-	Bytes    int64 // bytes for a micro-batch
+	Bytes    int64
 	Gradient int64 // bytes of its gradient from each such stage; 0 if nothing before is trained
-	Enter    int64 // bytes of it that the graph of a later stage saves
+	Enter    int64 // bytes that the graph of a later stage saves
 	Leave    int64 // bytes held for later stages that the graph of From's stage does not save
 }
 
 // LayerTie is a parameter that several layers use, such as an embedding that is also the network's head.
 // It counts among the parameters of its first layer only. Every other stage that uses it has a copy.
-// Its gradient is summed from the last of these stages to the first, for each micro-batch.
+// For each micro-batch its gradient is summed from the last of these stages to the first.
 type LayerTie struct {
 	From int   // the first layer that uses it
 	To   []int // the others, in ascending order
@@ -56,20 +55,18 @@ type LayerTie struct {
 type TimeConfig struct {
 	// Recomputed is the share of micro-batches, 0 to 1, that are recomputed, and so run forward
 	// twice: by stage, or one for all. None is 0.
-	Recomputed []float64
-	// SecondsPerByte is the time of a transfer between two stages.
-	SecondsPerByte float64
-	// Skips are the model's skip connections, Ties its shared parameters.
-	Skips []LayerSkip
-	Ties  []LayerTie
+	Recomputed     []float64
+	SecondsPerByte float64 // of a transfer between two stages
+	Skips          []LayerSkip
+	Ties           []LayerTie
 }
 
 // StageTime is how long a stage's worker is busy with one micro-batch, in seconds.
 type StageTime struct {
 	Forward, Backward float64
 	Recomputation     float64 // Forward times the share of micro-batches that are recomputed
-	Activations       float64 // receiving the stage's input and the skips that it pops
-	Gradients         float64 // receiving its output's, and sending those of the skips that it pops
+	Activations       float64 // to receive the stage's input and the skips that it pops
+	Gradients         float64 // to receive its output's gradient and send its popped skips' gradients
 }
 
 // Total returns the stage's cost, in seconds.
@@ -77,10 +74,10 @@ func (t StageTime) Total() float64 {
 	return t.Forward + t.Backward + t.Recomputation + t.Activations + t.Gradients
 }
 
-// ByTime returns how many layers each of n stages takes so that the slowest stage is fastest, and
-// the time of each stage for a micro-batch, in the order and with the effort of [Partition]. What a
-// stage receives counts: activations, skips, and their gradients; so do the gradients of skips that
-// it sends back. It returns an error for a number of stages that the layers do not have.
+// ByTime returns how many layers each of n stages takes so that the slowest stage is as fast as
+// possible, and the time of each stage for a micro-batch. Ties and effort are those of [Partition]. A
+// stage's time includes receiving activations, skips and gradients, and sending back gradients of
+// skips. It returns an error unless n is 1 to the number of layers.
 func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error) {
 	stages, err := termsOf("Recomputed", n, config.Recomputed, func(share float64) stageTerms {
 		return config.terms(layers, share)
@@ -96,8 +93,8 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 	return counts, times, err
 }
 
-// termsOf returns the terms of each of n stages. Stages with the same setting share them. One
-// setting is for all stages, and none stands for the zero value.
+// termsOf returns the terms of each of n stages, from one setting for each, one for all, or none for
+// the zero value. Stages with the same setting share their terms.
 func termsOf[T comparable](field string, n int, settings []T, terms func(T) stageTerms) (list []*stageTerms,
 	err error) {
 	if len(settings) == 0 {
@@ -120,8 +117,7 @@ func termsOf[T comparable](field string, n int, settings []T, terms func(T) stag
 }
 
 // terms returns the terms of a stage that recomputes a share of its micro-batches. A tie's gradient
-// goes from each use to the one before, and crosses a boundary where these two are on different
-// stages.
+// goes from each use to the use before, if that is on another stage.
 func (c TimeConfig) terms(layers []Layer, share float64) stageTerms {
 	t, transfer := newTerms(len(layers)),
 		func(bytes int64) float64 { return c.SecondsPerByte * float64(bytes) }
@@ -148,22 +144,17 @@ func (c TimeConfig) terms(layers []Layer, share float64) stageTerms {
 
 // Held is how many micro-batches a stage holds at its fullest.
 type Held struct {
-	Graphs int // with all tensors that their backward needs; 0 stands for 1
+	Graphs int // with all tensors for their backward; 0 is 1
 	Inputs int // further ones, with their input alone
 }
 
 // SizeConfig says how a stage's bytes add up.
 type SizeConfig struct {
-	// Held is how many micro-batches a stage holds: by stage, or one for all. None is a single
-	// graph.
-	Held []Held
+	Held []Held // by stage, or one for all; none is a single graph
 	// State is the bytes of the optimizer's state, in multiples of the trainable parameters: 0 for
 	// plain SGD, 1 with momentum, 2 for Adam.
 	State float64
-	// Input is the bytes of the model's input for one micro-batch. The first stage holds the input
-	// of every micro-batch in Held.
-	Input int64
-	// Skips are the model's skip connections, Ties its shared parameters.
+	Input int64 // bytes of the model's input, which the first stage has for every micro-batch in Held
 	Skips []LayerSkip
 	Ties  []LayerTie
 }
@@ -182,8 +173,8 @@ func (s StageSize) Total() int64 {
 	return s.Parameters + s.Gradients + s.State + s.Buffers + s.Saved + s.Inputs
 }
 
-// BySize returns how many layers each of n stages takes so that the largest stage is smallest, and
-// the size of each stage. Its order among equals, effort and errors are those of [ByTime].
+// BySize returns how many layers each of n stages takes so that the largest stage is as small as
+// possible, and the size of each stage. Ties, effort and errors are those of [ByTime].
 func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error) {
 	stages, err := config.stages(layers, n)
 	if err != nil {
@@ -218,7 +209,6 @@ func (c SizeConfig) stages(layers []Layer, n int) ([]*stageTerms, error) {
 	return termsOf("Held", n, c.Held, func(h Held) stageTerms { return c.terms(layers, h) })
 }
 
-// terms returns the terms of a stage that holds h.
 func (c SizeConfig) terms(layers []Layer, h Held) stageTerms {
 	graphs, inputs := float64(max(h.Graphs, 1)), float64(h.Inputs)
 	t := newTerms(len(layers))

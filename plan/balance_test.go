@@ -105,7 +105,7 @@ func TestByTimeAndBySizeRefuse(t *testing.T) {
 		{layers, 0, plan.TimeConfig{}, "the number of stages is 0; want 1 to the number of layers, 3"},
 		{layers, 4, plan.TimeConfig{}, "the number of stages is 4"},
 		{layers, 3, plan.TimeConfig{Recomputed: []float64{1, 0}}, "Recomputed is [1 0]: 2 for 3 stages"},
-		{endless, 1, plan.TimeConfig{}, "more than a float64 holds"},
+		{endless, 1, plan.TimeConfig{}, "exceeds a float64"},
 	} {
 		if counts, _, err := plan.ByTime(test.layers, test.n, test.time); err == nil ||
 			!strings.Contains(err.Error(), test.want) || counts != nil {

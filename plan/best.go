@@ -5,27 +5,29 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"penstock.example/remat"
 )
 
 // found is the result of the search in a space.
 type found struct {
 	cut   cut   // the best; nil if none is below the step known before
 	step  int64 // its time; see evaluate for a cut that does not fit
-	bound int64 // no cut of the space takes less, or less than what was to beat
+	bound int64 // no cut of the space takes less, unless it is above the step known before
 }
 
 func (f found) fits() bool { return f.cut != nil && f.step < none }
 
 // best searches the space for a cut with a step below known. It climbs from several cuts, and looks
-// at all cuts if there are few. Once it has a plan it only looks for steps below rival, the step of
-// another schedule's plan. If no cut fits it returns the one that lacks least, unless known is the step
-// of a plan.
+// at all cuts if they are few. Once it has a plan it only looks for steps below rival, the step of
+// another schedule's plan. If known is no plan's step and no cut fits, it returns the cut that lacks
+// the smallest share of a limit.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known, bound: p.floor()}}
 	if known == none {
 		f.step = math.MaxInt64
 	}
-	starts := []cut{p.cutByTime()}
+	starts := []cut{p.evenCut(func(l remat.Layer) float64 { return l.Forward + l.Backward + 1e-9 })}
 	if p.virtual == 1 {
 		c, bound := p.cutByBound()
 		if f.bound = max(f.bound, bound); c != nil {
@@ -36,7 +38,9 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		return found{step: known, bound: known}, nil
 	}
 	if p.limited {
-		starts = append(starts, p.cutByBytes())
+		starts = append(starts, p.evenCut(func(l remat.Layer) float64 {
+			return float64(l.Saved + 2*l.WeightGradient + 1)
+		}))
 	}
 	for _, c := range starts {
 		f.try(c)
@@ -54,7 +58,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		}
 		f.climb(c)
 	}
-	if all := p.cuts(); all < fewCuts && f.step > f.bound {
+	if p.cuts() < fewCuts && f.step > f.bound {
 		if f.every(make(cut, 1, p.stages()+1)); !f.exhausted() {
 			f.bound = f.goal()
 		}
@@ -66,7 +70,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	return f.found, f.err
 }
 
-// kicks is from how many other cuts a search climbs; fewCuts is how many it looks at one by one.
+// kicks is the number of random cuts that a search climbs from. Fewer cuts than fewCuts are all tried.
 const kicks, fewCuts = 60, 4000
 
 type finder struct {
@@ -77,8 +81,8 @@ type finder struct {
 	err   error
 }
 
-// goal returns the step below which cuts are sought: the best known, under limits also of other
-// schedules once a plan of this one is known.
+// goal returns the step that a cut has to beat: the best known, and under limits also other schedules'
+// once a plan of this one is known.
 func (f *finder) goal() int64 {
 	if f.p.limited && f.step < none {
 		return min(f.step, f.rival)
@@ -86,11 +90,11 @@ func (f *finder) goal() int64 {
 	return f.step
 }
 
-// cannotBeat reports that a cut is no faster than a step, whatever is recomputed.
+// cannotBeat reports whether a cut is no faster than a step, whatever is recomputed.
 func (f *finder) cannotBeat(c cut, below int64) bool {
 	p := f.p
 	p.work += p.simulation.Actions()
-	least := p.forwards(p.fast[p.stages()-1])
+	least := p.forwards(p.fastest[p.stages()-1])
 	times := make([]stageTimes, p.stages())
 	for s := range times {
 		times[s] = p.times(s, c[s], c[s+1])
@@ -114,14 +118,14 @@ func (f *finder) try(c cut) int64 {
 // exhausted reports whether the search ends before all cuts were looked at.
 func (f *finder) exhausted() bool {
 	p := f.p
-	most := p.wishes.Work
+	most := p.options.Work
 	if most == 0 {
 		most = max(4_000_000, 1000*p.simulation.Actions())
 	}
-	return p.work >= most || p.limited && p.solved >= p.wishes.plans() || f.err != nil || f.ctx.Err() != nil
+	return p.work >= most || p.limited && p.solved >= p.options.plans() || f.err != nil || f.ctx.Err() != nil
 }
 
-// climb moves units of a cut from one stage to another, and those in between along, as long as that
+// climb moves units of a cut from one stage to another, through the stages between, as long as that
 // shortens the step.
 func (f *finder) climb(c cut) {
 	if c == nil {
@@ -175,32 +179,24 @@ func (p *space) cuts() int {
 	return min(n, fewCuts)
 }
 
-// cutByTime returns the cut of evenly balanced times.
-func (p *space) cutByTime() cut {
+// evenCut returns the cut of evenly balanced costs.
+func (p *space) evenCut(cost func(l remat.Layer) float64) cut {
 	var costs []float64
 	for _, l := range p.chain.Layers {
-		costs = append(costs, l.Forward+l.Backward+1e-9)
+		costs = append(costs, cost(l))
 	}
 	counts, _ := Partition(costs, p.stages())
-	return cutOf(counts)
-}
-
-// cutByBytes returns the cut of evenly balanced bytes.
-func (p *space) cutByBytes() cut {
-	var costs []float64
-	for _, l := range p.chain.Layers {
-		costs = append(costs, float64(l.Saved+2*l.WeightGradient+1))
+	c := cut{0}
+	for _, n := range counts {
+		c = append(c, c[len(c)-1]+n)
 	}
-	counts, _ := Partition(costs, p.stages())
-	return cutOf(counts)
+	return c
 }
 
-// cutByBound returns the cut with the least greatest bound of a stage where each worker has one stage,
-// and that bound, by dynamic programming:
+// cutByBound returns the cut whose greatest [space.stageBound] is least, and that bound, if each worker
+// has one stage. It returns no cut if none may fit. By dynamic programming over units from i on:
 //
 //	least(s, i) = min over j of max(stageBound(s, i, j), least(s+1, j))
-//
-// It returns no cut if none has bytes enough.
 func (p *space) cutByBound() (cut, int64) {
 	n, stages := p.units, p.stages()
 	least, next := make([]int64, n+1), make([][]int, stages)
@@ -217,8 +213,8 @@ func (p *space) cutByBound() (cut, int64) {
 			for j := i + 1; j <= n; j++ {
 				need.addUnit(p, i, j-1)
 				b := p.stageBound(s, i, j)
-				if b >= now[i] || p.lacks(p.place[s], []needs{need}) > 0 {
-					break // longer stages have no lower bound, and need no fewer bytes
+				if b >= now[i] || p.lacks(p.workerOf[s], []needs{need}) > 0 {
+					break // longer stages have as great a bound, and need as many bytes
 				}
 				if b = max(b, least[j]); b < now[i] {
 					now[i], next[s][i] = b, j
@@ -237,7 +233,7 @@ func (p *space) cutByBound() (cut, int64) {
 	return c, least[0]
 }
 
-// forwards returns prefix sums of the least times of forwards, at a class of speed.
+// forwards returns prefix sums of the least times of forwards on a class of workers.
 func (p *space) forwards(class int) []int64 {
 	if p.limited {
 		return p.sums[class].least
@@ -255,15 +251,15 @@ func (p *space) backwards(class, i, j int) int64 {
 	return a.whole[j] - a.whole[i]
 }
 
-// stageBound bounds a step in which stage s, the only one of its worker, has units from i up to but
-// not including j: by the first forward on the stages before, the stage's computations, and the last
-// backward on the stages before. It never falls as j grows.
+// stageBound is a lower bound of a step in which stage s, the only one of its worker, has units from i
+// up to but not including j: the first forward on the stages before, the stage's computations, and the
+// last backward on the stages before. It never falls as j grows.
 func (p *space) stageBound(s, i, j int) int64 {
-	class := p.workers[p.place[s]].class
+	class := p.workers[p.workerOf[s]].class
 	fs, bs := p.forwards(class), p.sums[class].whole
 	bound, after := int64(p.m)*(fs[j]-fs[i]+bs[j]-bs[i]), p.reduction(s, i, j)
 	if s > 0 {
-		class = p.fast[s-1]
+		class = p.fastest[s-1]
 		bound += p.forwards(class)[i] + p.link[s-1].transferTime(p.sent[i])
 		back := p.backwards(class, 0, i) + p.link[s-1].transferTime(p.y[i])
 		for _, h := range p.link[:s] {
@@ -280,11 +276,11 @@ func (p *space) stageBound(s, i, j int) int64 {
 // floor returns a lower bound of the step of any cut: the mean load, with the first units upstream
 // of each worker; all computations of a micro-batch; and the longest unit for all micro-batches.
 func (p *space) floor() int64 {
-	a := &p.sums[p.fast[p.stages()-1]]
-	f := p.forwards(p.fast[p.stages()-1])
+	a := &p.sums[p.fastest[p.stages()-1]]
+	f := p.forwards(p.fastest[p.stages()-1])
 	sum := int64(p.m) * (f[p.units] + a.whole[p.units])
 	for w := range p.workers {
-		sum += f[w] // each of the stages before has a unit at least
+		sum += f[w] // each stage before has at least a unit
 		if !p.schedule.Split {
 			sum += a.whole[w]
 		}
@@ -293,11 +289,10 @@ func (p *space) floor() int64 {
 	for i := range p.units {
 		out = max(out, int64(p.m)*(f[i+1]-f[i]+a.whole[i+1]-a.whole[i]))
 	}
-	return max(out, f[p.units]+p.backwards(p.fast[p.stages()-1], 0, p.units))
+	return max(out, f[p.units]+p.backwards(p.fastest[p.stages()-1], 0, p.units))
 }
 
-// likely estimates a step: its floor, and the idle time while the first and the last micro-batches
-// pass.
+// likely estimates a step: its floor, and the idle time while the pipeline fills and drains.
 func (p *space) likely() int64 {
 	floor := p.floor()
 	return floor + floor*int64(len(p.workers)-1)/int64(p.m*p.virtual)

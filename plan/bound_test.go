@@ -22,12 +22,12 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		units := devices*v + rapid.IntRange(0, 10).Draw(t, "more units")
 		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v, chunks)
 		c := randomCut(t, units, p.stages())
-		took := p.plain(c)
+		took := p.plainStep(c)
 		times := make([]stageTimes, p.stages())
 		for s := range times {
 			times[s] = p.times(s, c[s], c[s+1])
 		}
-		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m,
+		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
 			Recompute: func(int, int) bool { return true }})
 		if err != nil {
 			t.Fatal(err)

@@ -9,11 +9,10 @@ import (
 	"penstock.example/schedule"
 )
 
-// Check returns an error unless the plan can run. The program must pass schedule.Check. The
-// operations of every micro-batch must be complete and in a possible order. The program must
-// recompute exactly the micro-batches with operations for it. Worker i must have the stages of
-// device i. Peaks must not be above their limits, and must equal the program's, unless the plan was
-// read: then only its peaks are known.
+// Check returns an error unless the plan can run. The program must pass schedule.Check, and recompute
+// exactly the micro-batches with operations for it. Every micro-batch's operations must be complete and
+// in a possible order. Worker i must have the stages of device i. Peaks must not exceed their limits,
+// and must equal the program's if they can be computed.
 func (p *Plan) Check() error {
 	if p == nil || p.Program == nil {
 		return errors.New("plan: the plan has no program")
@@ -41,8 +40,7 @@ func (p *Plan) Check() error {
 	graph := p.Program.Graph()
 	for i, s := range p.Stages {
 		if s.Device < 0 || s.Device >= len(p.Devices) || p.planned(s.Device) && s.Policy != Optimal {
-			return fmt.Errorf("plan: stage %d with the policy %s is on device %d; want a policy of %s "+
-				"for all stages of a "+
+			return fmt.Errorf("plan: stage %d with the policy %s is on device %d; want %s for all stages of a "+
 				"device, or for none", i, s.Policy, s.Device, Optimal)
 		}
 		if err := s.check(p.Program.MicroBatches); err != nil {
@@ -51,8 +49,8 @@ func (p *Plan) Check() error {
 		for b := range s.MicroBatches {
 			_, in := graph.IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: i, MicroBatch: b})
 			if wanted := p.recomputes(i, b); in != wanted {
-				return fmt.Errorf("plan: the program has %dR%d: %v; the operations of the stage ask for "+
-					"it: %v", i, b, in, wanted)
+				return fmt.Errorf("plan: the program has %dR%d: %v; the stage's operations need it: %v", i, b,
+					in, wanted)
 			}
 			forward, _ := graph.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: i, MicroBatch: b})
 			if w := graph.Worker[forward]; w != s.Device {
@@ -65,7 +63,7 @@ func (p *Plan) Check() error {
 	again.predictPeaks()
 	for i, d := range again.Devices {
 		if have := p.Devices[i].Peak; d.Peak != have {
-			return fmt.Errorf("plan: device %s: a peak of %d bytes, and its program takes %d", d.Name, have,
+			return fmt.Errorf("plan: device %s: a peak of %d bytes, and its program needs %d", d.Name, have,
 				d.Peak)
 		}
 	}

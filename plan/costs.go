@@ -18,14 +18,13 @@ type Profile struct {
 type Costs struct {
 	Rows    int // of the micro-batch; 0 with [Options.Batch] 0
 	Threads int // of the device; 0 is 1
-	// Chain has a layer for each unit. The backward time of a layer is for both parts; see
-	// remat.Chain.Second. A step is planned with the mean of Backward and BackwardLater over its
-	// micro-batches.
+	// Chain has a layer for each unit. Its backward is both parts; see remat.Chain.Second. A step is
+	// planned with the mean of Backward and BackwardLater over its micro-batches.
 	Chain remat.Chain
-	// Sent is the bytes that a cut at a boundary sends forward, by boundary of units; nil means the
-	// inputs of units. The chain lacks inputs of frozen units, which no backward needs. Held is the
-	// bytes of frozen parameters and of buffers, by unit; nil is none.
-	Sent, Held []int64
+	// Sent is the bytes that a cut sends forward, by boundary of units; nil is the chain's inputs of
+	// units, which leave out inputs of frozen units.
+	Sent []int64
+	Held []int64 // bytes of frozen parameters and of buffers, by unit; nil is none
 }
 
 func (m Costs) threads() int { return max(m.Threads, 1) }
@@ -54,9 +53,8 @@ func (p Profile) check() error {
 	return nil
 }
 
-// averaged returns a chain with the mean time over all micro-batches: the first makes the gradients
-// of parameters, and the others add to them. All micro-batches are then alike, and a step does the
-// same work.
+// averaged returns a chain with the mean backward of all micro-batches: the first makes the gradients
+// of parameters, and the others add to them.
 func averaged(c remat.Chain, microBatches int) remat.Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i := range c.Layers {
@@ -66,9 +64,9 @@ func averaged(c remat.Chain, microBatches int) remat.Chain {
 	return c
 }
 
-// Scaled is the chain of a micro-batch with fewer or more rows than measured. Times and activations
-// grow with the rows; weights, and the time to add to their gradients, do not. Small micro-batches
-// take longer in fact.
+// Scaled returns the chain of a micro-batch with fewer or more rows than measured. Times and
+// activations grow with the rows, weights and the time to add to their gradients do not. In fact small
+// micro-batches take longer.
 func Scaled(c remat.Chain, from, to int) remat.Chain {
 	x := float64(to) / float64(from)
 	size := func(n int64) int64 { return (n*int64(to) + int64(from) - 1) / int64(from) }
@@ -106,7 +104,7 @@ func Scaled(c remat.Chain, from, to int) remat.Chain {
 	return out
 }
 
-// FromChain is the problem of a step in which stage s has counts[s] layers of a chain and is on
+// FromChain returns the problem of a step in which stage s has counts[s] layers of a chain and is on
 // device workers[s]. The devices are named "device 0" and so on and have no limits. Weights are as
 // large as their gradients; for the rest see [remat.FootprintOf].
 func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Problem {
@@ -125,9 +123,9 @@ func FromChain(chain remat.Chain, counts, workers []int, microBatches int) Probl
 	return p
 }
 
-// ChainStage is the stage of the layers of a chain from first up to but not including last, on
-// device 0, with the policy [Optimal]. The first stage reads its input from the batch, which counts
-// as live on its device. It panics unless first < last.
+// ChainStage returns the stage of a chain's layers from first up to but not including last, on device
+// 0, with the policy [Optimal]. The first stage reads its input from the batch, which counts as live on
+// its device. It panics unless first < last.
 func ChainStage(chain remat.Chain, first, last int) Stage {
 	c := chain.Part(first, last)
 	if last < len(chain.Layers) { // a stage holds its output until its backward ends
@@ -145,7 +143,7 @@ func ChainStage(chain remat.Chain, first, last int) Stage {
 	return s
 }
 
-// CostsOf are the costs of a stage with a chain's layers as units, one layer each.
+// CostsOf returns the costs of a stage with a chain's layers as units.
 func CostsOf(c remat.Chain) StageCosts {
 	return StageCosts{Footprint: remat.FootprintOf(c, 0), Times: c.Times(), Loss: c.Loss.Backward,
 		Units: slices.Repeat([]int{1}, len(c.Layers))}

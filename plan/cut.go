@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -19,12 +20,11 @@ import (
 //     many layers as it can, then the second, and so on. Fifteen equal layers over eight stages are
 //     2 2 2 2 2 2 2 1.
 //
-// Costs are first rounded to multiples of a power of two, so that equal stages are equal: whole
-// numbers are exact while the largest times the number of layers is below 2^29. It takes O(n·L·w)
-// time and O(n·L) memory for L layers, with w layers in the longest stage that could be as cheap.
+// Costs are first rounded to multiples of a power of two, so that equal stages are equal. Whole numbers
+// are exact while the largest times the number of layers is below 2^29. For L layers Partition takes
+// O(n·L·w) time and O(n·L) memory, with w layers in the longest stage within the bottleneck.
 //
-// It returns an error if n is below one or above len(costs), or if a cost is no finite number of at
-// least 0.
+// It returns an error unless n is 1 to len(costs), and costs are finite and at least 0.
 func Partition(costs []float64, n int) ([]int, error) {
 	layers := make([]Layer, len(costs))
 	for i, cost := range costs {
@@ -96,27 +96,27 @@ func (t *stageTerms) cost(start, end int) amounts {
 // cutter finds the best cut in whole numbers, whose sum of squares a uint64 holds.
 //
 // A stage costs at least the sum of its layers, so a bound of the bottleneck limits its length. Within
-// it dynamic programming tries every stage, from the last layer back. A first pass finds the least
-// bottleneck; a second takes it as the bound and finds the least sum of squares.
+// the bound dynamic programming tries every stage, from the last layer back. A first pass finds the
+// least bottleneck. A second pass takes it as the bound and finds the least sum of squares.
 type cutter struct {
 	layers int
 	stages []*stageTerms
 	unit   int       // costs are multiples of 2^-unit
-	sums   []float64 // of the terms in growth, in units
+	sums   []float64 // of a stage's terms: costs of the layers before one, in units
 	enter  []float64
 	leave  []float64
 	events [][]event // by layer
 }
 
-// event changes the cost of a stage that grows by a layer: by in, if the stage begins after layer
-// after and at or before layer from.
+// event changes the cost of a stage when it grows by a layer, if the stage begins after layer after and
+// at or before layer from.
 type event struct {
 	after, from int
-	inside      bool // the stage never costs less again
+	inside      bool // the stage keeps the cost as it grows further
 	by          float64
 }
 
-// take makes the numbers of a stage's terms.
+// take prepares a stage's terms.
 func (c *cutter) take(t *stageTerms) {
 	round := func(a amounts) (sum float64) {
 		for _, x := range a {
@@ -140,14 +140,14 @@ func (c *cutter) take(t *stageTerms) {
 	}
 }
 
-// cell is the best cut of the layers from some one on into the last stages.
+// cell is the best cut of the last layers into the last stages.
 type cell struct {
 	value uint64 // the bottleneck, or the sum of squares
-	end   int    // of the first of these stages; 0 if there is no cut
+	end   int    // of the first of these stages; 0 is no cut
 }
 
-// pass returns the best cut into stages of at most bound; of no counts if there is none. join makes
-// the value of a cut from the cost of its first stage and the value of the rest.
+// pass returns the best cut into stages of at most bound, or no counts. join makes the value of a cut
+// from the cost of its first stage and the value of the rest.
 func (c *cutter) pass(bound float64, join func(cost uint64, rest uint64) uint64) (counts []int,
 	value uint64) {
 	n := len(c.stages)
@@ -172,7 +172,7 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint64) uint64)
 					}
 				}
 				within := inside + c.sums[end] - c.sums[start]
-				if within > bound { // a longer stage may leave less, and has no less inside
+				if within > bound { // a longer stage has no less inside
 					break
 				}
 				cost, rest := within+leaving+c.leave[end-1], table[s+1][end]
@@ -196,8 +196,7 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint64) uint64)
 	return counts, table[0][0].value
 }
 
-// cutLayers cuts layers into stages with these terms, and returns the counts, in the order that Partition
-// promises, and the cost of each stage.
+// cutLayers returns the number of layers of each stage, best as [Partition] says, and their costs.
 func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 	if n := len(stages); n < 1 || n > layers {
 		return nil, nil, refuse("the number of stages", n, "",
@@ -215,8 +214,7 @@ func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 		}
 	}
 	if math.IsInf(largest, 0) {
-		return nil, nil, fmt.Errorf("plan: the cost of a layer is more than a float64 holds: give it in " +
-			"a larger unit")
+		return nil, nil, errors.New("plan: the cost of a layer exceeds a float64; give it in a larger unit")
 	}
 	_, exponent := math.Frexp(largest)
 	c := &cutter{layers: layers, stages: stages, unit: 31 - bits.Len(uint(count/len(stages))) - exponent}
@@ -225,13 +223,9 @@ func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 	var bottleneck uint64
 	var counts []int
 	for ; counts == nil; bound += max(1, math.Floor(bound/4)) {
-		counts, bottleneck = c.pass(bound, func(cost uint64, rest uint64) uint64 {
-			return max(cost, rest)
-		})
+		counts, bottleneck = c.pass(bound, func(cost, rest uint64) uint64 { return max(cost, rest) })
 	}
-	counts, _ = c.pass(float64(bottleneck), func(cost uint64, rest uint64) uint64 {
-		return cost*cost + rest
-	})
+	counts, _ = c.pass(float64(bottleneck), func(cost, rest uint64) uint64 { return cost*cost + rest })
 	return counts, costsOf(stages, counts), nil
 }
 

@@ -9,23 +9,21 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// MemoryError says on which devices stages need more memory than they may have, and which limits
-// would do. It lists all of them, so that they can be corrected at once.
+// MemoryError lists all devices whose limit is too low, and which limits would do.
 type MemoryError struct {
 	Stages []Shortage // in order; at least one
 }
 
-// Shortage is a device on which stages need more memory than it may hold. Sizes are bytes of the
-// device, with all that is on it.
+// Shortage is a device whose stages need more bytes than it may hold.
 type Shortage struct {
-	Stage  int    // the first that is on the device
-	Others []int  // the others
+	Stage  int    // the first on the device
+	Others []int  // the others on it
 	Device string // such as "cpu:0"
 	Limit  int64
 	// Least is the lowest limit known to be enough. It does not depend on measured times. In about
 	// one of a thousand cases a plan with some bytes less exists.
 	Least int64
-	SetBy string // the cause, such as `layer "conv1"`; "" if it is not one thing
+	SetBy string // the cause, such as `layer "conv1"`; "" if there are several
 }
 
 // Update is the bytes that a device holds while the parameters of its stages are updated.
@@ -36,8 +34,8 @@ type Update struct {
 	Bytes  int64
 }
 
-// WithUpdates adds the devices that exceed their limit in an update to the error of a step, which
-// is nil if the step fits. It returns nil if everything fits. e is not changed.
+// WithUpdates adds devices that exceed their limit in an update to the error of a step; nil if the step
+// fits. It returns nil if everything fits, and does not change e.
 func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 	out := &MemoryError{}
 	if e != nil {
@@ -64,22 +62,25 @@ func (e *MemoryError) WithUpdates(updates []Update) *MemoryError {
 	return out
 }
 
-// String says how much the stage needs, and its limit.
 func (s Shortage) String() string {
-	text := fmt.Sprintf("stage %d on %s needs %s", s.Stage, s.Device, arg.Size(s.Least))
+	verb := "needs"
 	if len(s.Others) > 0 {
-		text = fmt.Sprintf("%s on %s need %s", arg.Numbered("stage", append([]int{s.Stage}, s.Others...)),
-			s.Device, arg.Size(s.Least))
+		verb = "need"
 	}
+	text := fmt.Sprintf("%s on %s %s %s", arg.Numbered("stage", append([]int{s.Stage}, s.Others...)),
+		s.Device, verb, arg.Size(s.Least))
 	if s.SetBy != "" {
 		text += fmt.Sprintf(", set by %s,", s.SetBy)
 	}
 	return text + " and may have " + arg.Size(s.Limit)
 }
 
-// Least is a limit in bytes that will do for the device of every listed stage.
-func (e *MemoryError) Least() int64 {
-	return slices.MaxFunc(e.Stages, func(a, b Shortage) int { return cmp.Compare(a.Least, b.Least) }).Least
+// Least returns a limit in bytes that is enough for each listed device.
+func (e *MemoryError) Least() (most int64) {
+	for _, s := range e.Stages {
+		most = max(most, s.Least)
+	}
+	return most
 }
 
 // Shortages lists the stages as text.

@@ -14,9 +14,9 @@ import (
 
 // cachedDevice is the plan of a worker's stages.
 type cachedDevice struct {
-	times []stageTimes // by stage; zero on other workers
-	wait  int          // the number of values that may wait on links; 0 is any
-	need  int64        // the least limit that would do, if no plan fits
+	times    []stageTimes // by stage; zero on other workers
+	capacity int          // of links; 0 is any number of values
+	least    int64        // the least limit that would do, if no plan fits
 }
 
 // none is the cost of a cut that does not fit.
@@ -44,24 +44,26 @@ func (p *space) kindsOf() (kinds []int) {
 	return kinds
 }
 
-// simulationFor returns the simulation of the program for a capacity of links.
+// simulationFor returns the simulation of a program that recomputes everything, for a capacity of
+// links. What a plan does not recompute takes no time.
 func (p *space) simulationFor(capacity int) (*schedule.Simulation, error) {
-	if p.runs[capacity] == nil {
-		program, err := p.generate(p.config(capacity))
+	if p.simulations[capacity] == nil {
+		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
+			Capacity: capacity, Recompute: func(int, int) bool { return true }})
 		if err != nil {
 			return nil, err
 		}
-		if p.runs[capacity], err = schedule.NewSimulation(program); err != nil {
+		if p.simulations[capacity], err = schedule.NewSimulation(program); err != nil {
 			return nil, err
 		}
 	}
-	return p.runs[capacity], nil
+	return p.simulations[capacity], nil
 }
 
 // key is the same for stages with the same plan.
 func (p *space) key(w int, c cut) string {
 	key := binary.AppendVarint(nil, int64(w))
-	for _, s := range p.on[w] {
+	for _, s := range p.stagesOf[w] {
 		key = binary.AppendVarint(key, p.x[c[s]])
 		key = binary.AppendVarint(key, p.y[c[s+1]])
 		for _, k := range p.kinds[c[s]:c[s+1]] {
@@ -72,11 +74,10 @@ func (p *space) key(w int, c cut) string {
 	return string(key)
 }
 
-// planDevice plans a worker's stages within its bytes, by [Solve] in the order of the program, once for
-// units of equal costs.
+// planDevice plans a worker's stages within its bytes by [Solve], once for units of equal costs.
 func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, error) {
 	key := p.key(w, c)
-	if known := p.cells[key]; known != nil {
+	if known := p.cached[key]; known != nil {
 		return known, nil
 	}
 	p.solved++
@@ -85,16 +86,16 @@ func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, er
 	var short *MemoryError
 	switch {
 	case errors.As(err, &short):
-		out.need = short.Least()
+		out.least = short.Least()
 	case err != nil:
 		return nil, err
 	default:
-		out.wait = plan.Program.Capacity
-		for _, s := range p.on[w] {
+		out.capacity = plan.Program.Capacity
+		for _, s := range p.stagesOf[w] {
 			out.times[s] = p.plannedTimes(plan, s, c)
 		}
 	}
-	p.cells[key] = out
+	p.cached[key] = out
 	return out, nil
 }
 
@@ -106,11 +107,11 @@ func (p *space) deviceProblem(w int, c cut) Problem {
 	}
 	problem.Devices[w].Limit = p.workers[w].bytes
 	for s := range p.stages() {
-		stage := Stage{Device: p.place[s], Layers: 1, Policy: Always}
-		if p.place[s] == w {
+		stage := Stage{Device: p.workerOf[s], Layers: 1, Policy: Always}
+		if p.workerOf[s] == w {
 			stage = ChainStage(p.chain, c[s], c[s+1])
 			stage.Device = w
-			p.finish(&stage, s, c[s])
+			p.complete(&stage, s, c[s])
 			if s == 0 {
 				problem.Devices[w].Live = int64(p.m) * p.chain.Input
 			}
@@ -130,24 +131,23 @@ func (p *space) plannedTimes(plan *Plan, s int, c cut) stageTimes {
 	return t
 }
 
-// durations returns the times as a Simulation needs them.
+// durations returns the times as a simulation needs them.
 func durations(times []stageTimes) func(schedule.Action) time.Duration {
 	return func(a schedule.Action) time.Duration {
 		t := &times[a.Stage]
-		forward, recompute, backward := t.forward, t.recompute, t.backward
+		m := microTimes{t.forward, t.recompute, t.backward}
 		if t.each != nil {
-			forward, recompute, backward = t.each[a.MicroBatch].forward, t.each[a.MicroBatch].recompute,
-				t.each[a.MicroBatch].backward
+			m = t.each[a.MicroBatch]
 		}
 		switch a.Kind {
 		case schedule.Forward:
-			return time.Duration(forward)
+			return time.Duration(m.forward)
 		case schedule.Recompute:
-			return time.Duration(recompute)
+			return time.Duration(m.recompute)
 		case schedule.Backward:
-			return time.Duration(backward + t.second)
+			return time.Duration(m.backward + t.second)
 		case schedule.BackwardInput:
-			return time.Duration(backward)
+			return time.Duration(m.backward)
 		case schedule.BackwardWeight:
 			return time.Duration(t.second)
 		case schedule.Reduce:
@@ -175,28 +175,28 @@ func (p *space) links(c cut) schedule.Links {
 	}}
 }
 
-// wholeLimit is the part of a device that needs all of its limit.
+// wholeLimit is the share of a device that needs all of its limit.
 const wholeLimit = 1 << 20
 
 // evaluate returns the step of a cut, with recomputations under limits. For a cut that does not fit it
-// returns none and the part of the limit that its fullest device needs, in units of 1/wholeLimit. If
-// even its least bytes do not fit, nothing is planned, and the part of these counts 1000 times.
+// returns none plus the share of its limit that its fullest device needs, in units of 1/wholeLimit. If
+// even the least bytes do not fit, nothing is planned, and their share counts 1000 times.
 func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	p.work += p.simulation.Actions()
 	if !p.limited {
-		return p.plain(c), nil
+		return p.plainStep(c), nil
 	}
-	part := int64(0)
-	partOf := func(w int, bytes int64) {
+	share := int64(0) // the greatest
+	note := func(w int, bytes int64) {
 		if limit := p.workers[w].bytes; limit > 0 {
-			part = max(part, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none/1000)))
+			share = max(share, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none/1000)))
 		}
 	}
 	for w := range p.workers {
-		partOf(w, p.leastBytes(w, c))
+		note(w, p.leastBytes(w, c))
 	}
-	if part > wholeLimit {
-		return none + 1000*part, nil
+	if share > wholeLimit {
+		return none + 1000*share, nil
 	}
 	times, capacity := make([]stageTimes, p.stages()), 0
 	for w := range p.workers {
@@ -204,19 +204,19 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 		if err != nil {
 			return math.MaxInt64, err
 		}
-		if partOf(w, one.need); one.wait != 0 {
-			capacity = one.wait
+		if note(w, one.least); one.capacity != 0 {
+			capacity = one.capacity
 		}
-		for _, s := range p.on[w] {
+		for _, s := range p.stagesOf[w] {
 			times[s] = one.times[s]
 		}
 	}
-	if part > wholeLimit {
-		return none + part, nil
+	if share > wholeLimit {
+		return none + share, nil
 	}
-	on, err := p.simulationFor(capacity)
+	simulation, err := p.simulationFor(capacity)
 	if err != nil {
 		return math.MaxInt64, err
 	}
-	return int64(on.Run(durations(times), p.links(c), nil)), nil
+	return int64(simulation.Run(durations(times), p.links(c), nil)), nil
 }

@@ -30,23 +30,21 @@ type Share struct {
 	Part float64 `json:"part"` // from 0 to 1
 }
 
-// Gain is the step with more of something. It is at most the plan's step, as the plan need not use
-// it.
+// Gain is the step on a larger machine. It is at most the plan's step.
 type Gain struct {
 	What string        `json:"what"`
 	Step time.Duration `json:"step_ns"`
 }
 
-// Explain says what sets the time and the memory of the best plan of a search. It searches again
-// with one more device like the last, with a tenth more bytes, and with links of twice the
-// bandwidth, and reports these to [Options.Progress] with each schedule. It blocks until it is done,
-// and fails with ctx.Err() when ctx ends.
-func Explain(ctx context.Context, profile Profile, machine Machine, wishes Options,
+// Explain says what sets the time and the memory of the best plan of a search. It searches again with
+// one more device like the last, with a tenth more bytes, and with twice the bandwidth of links. It
+// reports these searches to [Options.Progress]. It blocks until it is done, and fails with ctx.Err()
+// when ctx ends.
+func Explain(ctx context.Context, profile Profile, machine Machine, options Options,
 	plan *Candidate) (*Explanation, error) {
 	measured, ok := profile.of(plan.Rows, plan.Threads)
 	if !ok || plan.Planned == nil {
-		return nil, fmt.Errorf("plan: the plan is for %d rows and %d threads, which the profile does not "+
-			"have", plan.Rows,
+		return nil, fmt.Errorf("plan: the profile has no costs for %d rows and %d threads", plan.Rows,
 			plan.Threads)
 	}
 	out := &Explanation{}
@@ -60,7 +58,7 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 		}
 	}
 	out.Busy = float64(plan.Busy[out.Slowest]) / float64(plan.Step)
-	took, held := taken(plan, averaged(measured.Chain, plan.MicroBatches))
+	took, held := unitShares(plan, averaged(measured.Chain, plan.MicroBatches))
 	shares := func(device int, of []float64) (list []Share) {
 		first, sum := 0, 1e-300
 		for s, n := range plan.Balance {
@@ -76,10 +74,9 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 		return list[:min(3, len(list))]
 	}
 	out.Slow, out.Full = shares(out.Slowest, took), shares(out.Fullest, held)
-	again := func(what string, m Machine, w Options) error {
-		w.Progress = func(schedule string, done,
-			all int) {
-			wishes.report(schedule+", with "+what, done, all)
+	search := func(what string, m Machine, w Options) error {
+		w.Progress = func(schedule string, done, all int) {
+			options.report(schedule+", with "+what, done, all)
 		}
 		r, err := Search(ctx, profile, m, w)
 		if err == nil {
@@ -91,23 +88,23 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 		}
 		return err
 	}
-	one, w := machine.withOneMore(), wishes
+	larger, w := machine.withOneMore(), options
 	if w.Devices > 0 {
 		w.Devices++
 	}
-	if one.check() == nil { // it may have too many threads
-		if err := again("one more device", one, w); err != nil {
+	if larger.check() == nil { // it may have too many threads
+		if err := search("one more device", larger, w); err != nil {
 			return nil, err
 		}
 	}
-	more, limited := slices.Clone(machine.Devices), wishes.Limit > 0
+	more, limited := slices.Clone(machine.Devices), options.Limit > 0
 	for i := range more {
 		limited = limited || more[i].Bytes > 0
 		more[i].Bytes += more[i].Bytes / 10
 	}
-	if w := wishes; limited {
+	if w := options; limited {
 		w.Limit += w.Limit / 10
-		if err := again("10 % more bytes", Machine{more, machine.Links}, w); err != nil {
+		if err := search("10 % more bytes", Machine{more, machine.Links}, w); err != nil {
 			return nil, err
 		}
 	}
@@ -116,16 +113,16 @@ func Explain(ctx context.Context, profile Profile, machine Machine, wishes Optio
 		for i := range links {
 			links[i].Bandwidth *= 2
 		}
-		if err := again("twice the bandwidth", Machine{machine.Devices, links}, wishes); err != nil {
+		if err := search("twice the bandwidth", Machine{machine.Devices, links}, options); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-// taken returns, by unit, the microseconds of a step, with recomputations, and the bytes held with all
-// micro-batches in flight: weights, their gradients, and the tensors that its forwards save.
-func taken(plan *Candidate, c remat.Chain) (took, held []float64) {
+// unitShares returns, by unit, the microseconds of a step, with recomputations, and the bytes held with
+// all micro-batches in flight: weights, their gradients, and tensors saved by forwards.
+func unitShares(plan *Candidate, c remat.Chain) (took, held []float64) {
 	took, held = make([]float64, len(c.Layers)), make([]float64, len(c.Layers))
 	first := 0
 	for s, n := range plan.Balance {

@@ -1,15 +1,13 @@
 package plan
 
-// sharesMemory reports whether units share memory with others. Then only the bytes that they save
-// are certain.
+// sharesMemory reports whether units share memory. Then only the bytes that they save are certain.
 func (p *space) sharesMemory() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
 
-// needs is the bytes that a stage needs in any plan: the most of a backward of one of its units,
-// with the unit's input, and sums over all of them.
+// needs is the bytes that a stage needs in any plan.
 type needs struct {
-	backward int64
-	weights  int64 // that are trained
-	held     int64 // of what else is there
+	backward int64 // the most in a unit's backward, with the unit's input
+	weights  int64 // of all units, trained
+	held     int64 // of all units, frozen
 	input    int64 // of the stage
 }
 
@@ -36,46 +34,46 @@ func (n *needs) addUnit(p *space, first, i int) {
 // leastBytes returns a lower bound of the bytes that a worker needs for its stages of a cut, whatever
 // it recomputes.
 func (p *space) leastBytes(w int, c cut) int64 {
-	list := make([]needs, len(p.on[w]))
-	for k, s := range p.on[w] {
+	list := make([]needs, len(p.stagesOf[w]))
+	for k, s := range p.stagesOf[w] {
 		for i := c[s]; i < c[s+1]; i++ {
 			list[k].addUnit(p, c[s], i)
 		}
 	}
-	return leastBytesOf(list, p.wishes.State)
+	return leastBytesOf(list, p.options.State)
 }
 
 // lacks returns by how much the least bytes of a worker's stages exceed its limit; 0 if they do not.
 func (p *space) lacks(w int, list []needs) int64 {
 	if limit := p.workers[w].bytes; limit > 0 {
-		return max(0, leastBytesOf(list, p.wishes.State)-limit)
+		return max(0, leastBytesOf(list, p.options.State)-limit)
 	}
 	return 0
 }
 
 // leastBytesOf is leastBytes for the needs of each of a worker's stages: weights, optimizer state, and
-// the most of the gradients of weights at the end and the backward of a unit.
+// the greater of all weights' gradients and the backward of a unit.
 func leastBytesOf(list []needs, state int) int64 {
-	there, gradients, most := int64(0), int64(0), int64(0)
+	base, gradients, most := int64(0), int64(0), int64(0)
 	for _, n := range list {
-		there += int64(1+state)*n.weights + n.held
+		base += int64(1+state)*n.weights + n.held
 		gradients += n.weights
 		most = max(most, n.input+n.backward)
 	}
-	return there + max(most, gradients)
+	return base + max(most, gradients)
 }
 
-// Oversized returns a unit that no device has memory for, even alone and with one micro-batch, and
-// the least bytes that it needs: of several such units the one that needs most. More devices then
-// do not help. found is false if no unit is known to be too large; nothing is planned for this.
-func (m Costs) Oversized(machine Machine, wishes Options) (unit int, bytes int64, found bool) {
-	limit := machine.Largest(wishes.Limit)
+// Oversized returns the largest unit that no device has memory for, even alone and with one
+// micro-batch, and the least bytes that it needs. More devices then do not help. found is false if no
+// unit is known to be too large. Nothing is planned for this.
+func (m Costs) Oversized(machine Machine, options Options) (unit int, bytes int64, found bool) {
+	limit := machine.Largest(options.Limit)
 	p := &space{chain: m.Chain, held: m.Held}
-	p.passes()
+	p.setBoundaryBytes()
 	for u := range m.Chain.Layers {
 		var n needs
 		n.addUnit(p, u, u)
-		if least := leastBytesOf([]needs{n}, wishes.State); limit > 0 && least > max(limit, bytes) {
+		if least := leastBytesOf([]needs{n}, options.State); limit > 0 && least > max(limit, bytes) {
 			unit, bytes, found = u, least, true
 		}
 	}

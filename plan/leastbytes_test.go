@@ -23,7 +23,7 @@ func randomSpace(t *rapid.T, mostUnits, mostDevices, mostChunks int) *space {
 		State: rapid.IntRange(0, 2).Draw(t, "state")}
 	p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), w, s.Name, v,
 		rapid.IntRange(1, mostChunks).Draw(t, "micro-batches"))
-	p.wishes.Plans = 1 << 30
+	p.options.Plans = 1 << 30
 	return p
 }
 
@@ -39,7 +39,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			need, least := max(planned.need, 1), p.leastBytes(w, c)
+			need, least := max(planned.least, 1), p.leastBytes(w, c)
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m,
 					c, w, need, least)
@@ -84,7 +84,7 @@ func TestLeastLimit(t *testing.T) {
 func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	p := randomSpace(t, mostUnits, mostDevices, mostChunks)
 	w := Options{Devices: len(p.workers), Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name},
-		MicroBatches: []int{p.m}, State: p.wishes.State, Limit: 1}
+		MicroBatches: []int{p.m}, State: p.options.State, Limit: 1}
 	of := Profile{[]Costs{{Chain: p.chain}}}
 	within := func(limit int64) *Result {
 		w.Limit = limit

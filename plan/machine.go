@@ -12,24 +12,21 @@ import (
 // Machine is the devices and links to train on.
 type Machine struct {
 	Devices []Device // at least one; stages are placed in this order
-	// between two devices the last that joins them counts; without one a transfer costs nothing
+	// Links: the last one that joins two devices counts. Without a link a transfer costs nothing.
 	Links []Link
 }
 
 // Device is a device of a machine.
 type Device struct {
-	Name string // unique
-	// Bytes is the most that it may hold; 0 is no limit. Stages that share the device have equal
-	// parts.
-	Bytes int64
-	// Threads is its number of threads; 0 is 1. If it has several times as many as the profile was
-	// measured with, and the machine has too few devices for a pipeline, stages share it.
+	Name  string // unique
+	Bytes int64  // the most that it may hold; 0 is no limit. Stages that share it have equal parts.
+	// Threads is its number of threads; 0 is 1. If it is a multiple of the profile's threads, stages may
+	// share the device. They do if the machine has too few devices.
 	Threads int
-	// Speed is relative to the measured device; 0 is 1.
-	Speed float64
+	Speed   float64 // relative to the measured device; 0 is 1
 }
 
-// Link is the cost of moving values between two devices, in either direction.
+// Link is the cost of transfers between two devices, in either direction.
 type Link struct {
 	From, To  string        // names of devices; "" is any
 	Latency   time.Duration // from when a value leaves until its first byte arrives
@@ -104,8 +101,7 @@ func (m Machine) between(a, b string) (h linkCost) {
 		return linkCost{}
 	}
 	joins := func(l Link, a, b string) bool {
-		return (l.From == "" || l.From == a) &&
-			(l.To == "" || l.To == b)
+		return (l.From == "" || l.From == a) && (l.To == "" || l.To == b)
 	}
 	for _, l := range m.Links {
 		if joins(l, a, b) || joins(l, b, a) {
@@ -119,19 +115,24 @@ func (m Machine) between(a, b string) (h linkCost) {
 // limit.
 func (m Machine) Largest(limit int64) (most int64) {
 	for _, d := range m.Devices {
-		switch {
-		case d.Bytes == 0 && limit == 0:
+		bytes := lowerLimit(d.Bytes, limit)
+		if bytes == 0 {
 			return 0
-		case d.Bytes == 0 || limit > 0 && limit < d.Bytes:
-			most = max(most, limit)
-		default:
-			most = max(most, d.Bytes)
 		}
+		most = max(most, bytes)
 	}
 	return most
 }
 
-// Parts returns how many stages with a number of threads each the machine has devices for.
+// lowerLimit returns the lower of two limits; 0 is none.
+func lowerLimit(a, b int64) int64 {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// Parts returns for how many stages, with a number of threads each, the machine has devices.
 func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads
@@ -157,12 +158,10 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 		parts := min(d.threads()/threads, most, left)
 		left -= parts
 		for k := range parts {
-			one := worker{name: d.Name, device: d.Name, bytes: d.Bytes / int64(parts), speed: d.speed()}
+			one := worker{name: d.Name, device: d.Name, bytes: lowerLimit(d.Bytes/int64(parts), limit),
+				speed: d.speed()}
 			if parts > 1 {
 				one.name = fmt.Sprintf("%s/%d", d.Name, k)
-			}
-			if limit > 0 && (one.bytes == 0 || one.bytes > limit) {
-				one.bytes = limit
 			}
 			list = append(list, one)
 		}
@@ -173,8 +172,8 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
-// pipeline returns the first n of a machine's workers, which stand for those of all replicas: the
-// slowest speed, the fewest bytes and the slowest link count.
+// pipeline returns n workers that stand for those of all replicas: the slowest speed, the fewest bytes
+// and the slowest link count.
 func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
 	list = slices.Clone(all[:n])
 	worse := func(a, b linkCost) linkCost {
@@ -187,10 +186,7 @@ func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link fu
 	for r := 1; r < replicas; r++ {
 		for k := range n {
 			other, one := all[r*n+k], &list[k]
-			one.speed = min(one.speed, other.speed)
-			if other.bytes > 0 && (one.bytes == 0 || other.bytes < one.bytes) {
-				one.bytes = other.bytes
-			}
+			one.speed, one.bytes = min(one.speed, other.speed), lowerLimit(one.bytes, other.bytes)
 			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
 		}
 	}
@@ -228,7 +224,8 @@ const (
 //
 //	{"version":1,
 //	"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
-//	"links":[{"latency_us":5,"bytes_per_second":25e9},{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
+//	"links":[{"latency_us":5,"bytes_per_second":25e9},
+//	{"from":"gpu0","to":"gpu1","latency_us":2,"bytes_per_second":3e11}]}
 //
 // All fields are needed except count, from, to and links; without links transfers cost nothing. A
 // device with a count stands for that many, with names that end in their numbers. The error is a
@@ -287,5 +284,4 @@ func ParseMachine(data []byte) (Machine, error) {
 	return m, m.check()
 }
 
-// micros converts to microseconds.
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -11,25 +11,24 @@ import (
 
 // Options are the decisions made before the search. The zero value, with a Batch, decides nothing.
 type Options struct {
-	// Batch is the rows of a step, over all replicas. Micro-batches have the rows that were
-	// measured. With 0 MicroBatches says how many run on one replica, of the rows that were
-	// measured.
+	// Batch is the rows of a step, over all replicas; 0 leaves them to MicroBatches. Micro-batches have
+	// the measured rows.
 	Batch        int
 	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to mostMicroBatches
 	Devices      int      // in a pipeline; 0 is any number
 	Schedules    []string // by name; nil is all of [schedule.Schedules]
 	Virtual      []int    // stages of each device, for schedules of any number; nil is 2
 	Replicas     []int    // nil is 1
-	// Limit is the most bytes of each device, in addition to the limits of the machine; 0 is none.
-	Limit int64
-	// State is the size of the optimizer state, in multiples of the weights.
-	State int
-	// Work is how many actions are simulated in a space before the search in it ends; 0 is 4,000,000,
-	// and at least a thousand steps. Plans is how many devices are planned under limits in a space; 0
-	// is 400. The spaces of a schedule have three times Plans in all.
-	Work, Plans int
-	// Progress is called before each schedule is searched, with its name, and the number of
-	// schedules done and in all. The goroutine that searches calls it and waits for it. It may be nil.
+	Limit        int64    // the most bytes of each device, if the machine has no lower limit; 0 is none
+	State        int      // size of the optimizer state, in multiples of the weights
+	// Work is the number of simulated actions after which the search in a space ends; 0 is 4,000,000,
+	// and at least a thousand steps.
+	Work int
+	// Plans is the number of devices that are planned under limits in a space; 0 is 400. The spaces of a
+	// schedule have three times as many in all.
+	Plans int
+	// Progress is called before each schedule is searched, with its name, and the number of schedules
+	// done and in all. The search waits for it. It may be nil.
 	Progress func(schedule string, done, all int)
 }
 
@@ -80,5 +79,4 @@ func (w Options) report(schedule string, done, all int) {
 	}
 }
 
-// plans returns how many devices may be planned in a space.
 func (w Options) plans() int { return cmp.Or(w.Plans, 400) }

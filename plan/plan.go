@@ -19,7 +19,7 @@ type Plan struct {
 	ties  []Tie
 }
 
-// MicroBatches is the number of micro-batches that the plan is for; 0 without a program.
+// MicroBatches is the number of micro-batches of the plan's step; 0 without a program.
 func (p *Plan) MicroBatches() int {
 	if p.Program == nil {
 		return 0
@@ -27,20 +27,18 @@ func (p *Plan) MicroBatches() int {
 	return p.Program.MicroBatches
 }
 
-// DevicePlan is the predictions for a device. All but the name is 0 unless its stages have the
-// policy Optimal. Sizes are bytes. Times are microseconds of all its stages and micro-batches
-// together.
+// DevicePlan is the predictions for a device. All but the name is 0 unless its stages have the policy
+// Optimal. Sizes are bytes. Times are microseconds of all its stages and micro-batches together.
 type DevicePlan struct {
 	Name  string // such as "cpu:0"
 	Limit int64  // 0 is no limit
 	Base  int64  // held whatever is recomputed
-	// Peak is the most that can be held in a step, Base included: if stages run ahead of each other as
-	// far as the program lets them.
-	Peak int64
-	Time float64 // of forwards, recomputations and backwards
-	Once float64 // the same without recomputation
-
-	Spread float64 // see Costs
+	// Peak is the most that can be held, Base included, if stages run ahead of each other as far as the
+	// program lets them.
+	Peak   int64
+	Time   float64 // of forwards, recomputations and backwards
+	Once   float64 // the same without recomputation
+	Spread float64 // see remat.Chain
 }
 
 // StagePlan is the operations of one stage in a step.
@@ -54,9 +52,10 @@ type StagePlan struct {
 	Prologue     int
 	MicroBatches []MicroBatch
 
-	// What micro-batches take of the most rows, and of fewer; nil in a plan that was read.
+	// Of the first micro-batches, which have the most rows, and of the others; nil in a plan that was
+	// read.
 	larger, smaller *remat.Footprint
-	most            int // the number of those of the most rows
+	most            int // the number of the first ones
 	memory          Memory
 }
 
@@ -69,16 +68,15 @@ func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
 
 // MicroBatch is the operations of a stage on one micro-batch.
 type MicroBatch struct {
-	// Ops are operations on the units of the stage. The program's forward performs those up to the loss
-	// (L), its recomputation those up to the first backward, and its backward the rest.
+	// Ops are operations on the units of the stage. The program's forward ends with the loss (L), its
+	// recomputation before the first backward, and its backward performs the rest.
 	Ops []remat.Op
-	// Forward, Recompute and Backward are the predicted microseconds of the three actions of the
-	// program; 0 if they are not known.
+	// Forward, Recompute and Backward are the predicted microseconds of these actions; 0 if unknown.
 	Forward, Recompute, Backward float64
 }
 
-// timed is a micro-batch with the times of its operations, predicted from a chain. The layers of
-// the chain are the units after the prologue.
+// timed returns operations with their times, to a nanosecond. The chain's layers are the units after
+// the prologue.
 func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
 	out := MicroBatch{Ops: withPrologue(ops, prologue)}
 	sum := func(ops []remat.Op) (t float64) {
@@ -96,7 +94,7 @@ func timed(ops []remat.Op, c remat.Chain, prologue int) MicroBatch {
 		}
 		return math.Round(1000*t) / 1000
 	}
-	forward, again, backward := Split(ops) // to a nanosecond
+	forward, again, backward := Split(ops)
 	out.Forward, out.Recompute, out.Backward = sum(forward), sum(again), sum(backward)
 	return out
 }
@@ -131,18 +129,17 @@ func Split(ops []remat.Op) (forward, recompute, backward []remat.Op) {
 	return forward, rest[:first], rest[first:]
 }
 
-// recomputes says whether a stage has operations between the loss of a micro-batch and its first
-// backward.
+// recomputes reports whether a stage has operations between a micro-batch's loss and first backward.
 func (p *Plan) recomputes(stage, microBatch int) bool {
 	if stage >= len(p.Stages) || microBatch >= len(p.Stages[stage].MicroBatches) {
-		return false // a schedule asks for a program of more than there is
+		return false // the schedule asks about a larger program
 	}
 	_, again, _ := Split(p.Stages[stage].MicroBatches[microBatch].Ops)
 	return len(again) > 0
 }
 
-// Fewer is the plan for the first micro-batches alone, for a batch with fewer rows. A plan that was
-// read keeps its peaks, as no device holds more with fewer micro-batches.
+// Fewer returns the plan for the first micro-batches alone, for a batch with fewer rows. A plan that
+// was read keeps its peaks, as no device holds more with fewer micro-batches.
 func (p *Plan) Fewer(microBatches int) *Plan {
 	if microBatches == p.Program.MicroBatches {
 		return p
@@ -167,7 +164,7 @@ func (p *Plan) replays(visit func(device int, r *replay)) {
 	var g *schedule.Graph
 	var latest []int
 	for i := range p.Devices {
-		if !p.sized(i) {
+		if !p.hasFootprint(i) {
 			continue
 		}
 		if g == nil {
@@ -182,17 +179,14 @@ func (p *Plan) predictPeaks() {
 	p.replays(func(i int, r *replay) { p.Devices[i].Peak = p.Devices[i].Base + r.peak(nil) })
 }
 
-// sized reports whether the footprints of the stages of a device are known.
-func (p *Plan) sized(device int) bool {
+// hasFootprint reports whether the footprints of a device's stages are known.
+func (p *Plan) hasFootprint(device int) bool {
 	return slices.ContainsFunc(p.Stages,
 		func(s StagePlan) bool { return s.Device == device && s.larger != nil })
 }
 
-// spare is the part of a limit that must have become free to make another plan worth solving.
-const spare = 0.01
-
-// Refit is the plan for the same problem with other memory. It is nil if the plan would exceed a
-// limit, or if enough memory has become free that solving again is worth it.
+// Refit returns the plan for the same problem with other memory. It returns nil if the plan would
+// exceed a limit, or if more than 1 % of a limit has become free, so that a new plan may be faster.
 func (p *Plan) Refit(now Problem) *Plan {
 	out := *p
 	out.Devices = slices.Clone(p.Devices)
@@ -203,8 +197,8 @@ func (p *Plan) Refit(now Problem) *Plan {
 		}
 		base := now.base(i)
 		more := base - d.Base
-		tight := d.Limit > 0 && float64(-more) > spare*float64(d.Limit)
-		if now.Devices[i].Limit != d.Limit || tight || d.Limit > 0 && d.Peak+more > d.Limit {
+		if now.Devices[i].Limit != d.Limit || d.Limit > 0 && (float64(-more) > 0.01*float64(d.Limit) ||
+			d.Peak+more > d.Limit) {
 			return nil
 		}
 		d.Base, d.Peak = base, d.Peak+more
@@ -212,7 +206,7 @@ func (p *Plan) Refit(now Problem) *Plan {
 	return &out
 }
 
-// planned says whether the memory of a device is planned.
+// planned reports whether the memory of a device is planned.
 func (p *Plan) planned(device int) bool {
 	return slices.ContainsFunc(p.Stages,
 		func(s StagePlan) bool { return s.Device == device && s.Policy == Optimal })

@@ -156,7 +156,7 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 		{"time=25", "tim=25", `line 2: "tim=25"; want limit`},
 		{"device cpu:0\n", "device cpu:0\ndevice cpu:0\n",
 			"2 stages on 3 devices, and a program for 2 stages on 2"},
-		{"device=cpu:1", "device=cpu:0", "want a policy of optimal for all stages of a device"},
+		{"device=cpu:1", "device=cpu:0", "want optimal for all stages of a device"},
 		{"device=cpu:1", "device=cpu:2", `line 6: stage 1 is on device "cpu:2", and no line before`},
 		{"device=cpu:1 ", "", `line 6: stage 1 is on device ""`},
 		{"time=25", "time=25 time=25", "line 2: time is given twice"},

@@ -20,15 +20,15 @@ type replay struct {
 	g      *schedule.Graph
 	latest []int // see schedule.Graph.LatestReceives
 	worker int
-	ids    [][]int // by micro-batch: its actions, by their places on the worker
-	parts  []bytesOver
-	all    bytesOver // of all micro-batches and of reductions
+	ids    [][]int     // by micro-batch: its actions on the worker
+	parts  []bytesOver // by micro-batch
+	all    bytesOver   // of all micro-batches and of reductions
 }
 
 // bytesOver is the bytes of a micro-batch over the actions of a device.
 type bytesOver struct {
-	before, after []int64 // by action: what changes when it begins, and when it ends
-	peak          []int64 // by action: the most during it beside what is there when it has begun
+	before, after []int64 // by action: the change when it begins, and from there to its end
+	peak          []int64 // by action: the most during it above the bytes at its begin
 }
 
 func newBytesOver(actions int) bytesOver {
@@ -48,7 +48,7 @@ func (p *Plan) newReplay(g *schedule.Graph, latest []int, worker int) *replay {
 			r.ids[a.MicroBatch] = append(r.ids[a.MicroBatch], id)
 			continue
 		}
-		// It goes on beside what follows, one after the other.
+		// It continues during later actions, one reduction after the other.
 		if more := p.Stages[a.Stage].memory.Reduction - reduction; more > 0 {
 			r.all.after[id-first], r.all.peak[id-first] = more, more
 			reduction += more
@@ -61,7 +61,7 @@ func (p *Plan) newReplay(g *schedule.Graph, latest []int, worker int) *replay {
 	return r
 }
 
-// update replays a micro-batch, whose operations have changed.
+// update replays a micro-batch after its operations have changed.
 func (r *replay) update(microBatch int) {
 	old, now := r.parts[microBatch], r.bytesOf(microBatch)
 	for k := range now.before {
@@ -72,7 +72,6 @@ func (r *replay) update(microBatch int) {
 	r.parts[microBatch] = now
 }
 
-// bytesOf replays a micro-batch.
 func (r *replay) bytesOf(microBatch int) bytesOver {
 	m := &micro{replay: r, out: newBytesOver(len(r.all.peak)), microBatch: microBatch,
 		first:  r.g.First[r.worker],
@@ -81,8 +80,8 @@ func (r *replay) bytesOf(microBatch int) bytesOver {
 	return m.out
 }
 
-// peak returns the most bytes of the device, without its base. It calls visit, which may be nil,
-// with each action, its peak, and the bytes held at its end.
+// peak returns the device's peak, without its base. It calls visit, which may be nil, with each action,
+// the action's peak, and the bytes held at its end.
 func (r *replay) peak(visit func(a schedule.Action, peak, live int64)) (most int64) {
 	live := int64(0)
 	for k, before := range r.all.before {
@@ -103,15 +102,15 @@ type micro struct {
 	out        bytesOver
 	microBatch int
 	first      int   // id of the worker's first action
-	at         int   // place of the action under way
+	at         int   // index of the action under way
 	live       int64 // bytes of the micro-batch
-	// statistics, by the first micro-batch; they stay until the last one's forward is over
+	most       int64 // of live in the action under way
+	// gathered is the statistics of deferred batch norms. They stay until the last micro-batch's forward
+	// is over.
 	gathered int64
-	most     int64             // in the action under way
-	states   map[int]*inFlight // by stage
-	// by action: the blocks that no longer wait when it begins
-	due  map[int][]*block
-	sent map[schedule.Action]map[[3]int]*block // by receive on the worker itself
+	states   map[int]*inFlight                     // by stage
+	due      map[int][]*block                      // by action: the blocks that wait until it begins
+	sent     map[schedule.Action]map[[3]int]*block // by receive on the same worker
 }
 
 func (m *micro) run() {
@@ -121,7 +120,7 @@ func (m *micro) run() {
 		if k+1 < len(ids) {
 			next = ids[k+1]
 		}
-		m.wait(id)
+		m.endWait(id)
 		m.at, m.most = id-m.first, m.live
 		before := m.live
 		m.do(m.g.Actions[id])
@@ -138,19 +137,15 @@ func (m *micro) run() {
 			if until >= next {
 				break
 			}
-			m.wait(until)
+			m.endWait(until)
 		}
 	}
 }
 
-// wait drops what no longer waits when an action begins.
-func (m *micro) wait(id int) {
-	list, ok := m.due[id]
-	if !ok {
-		return
-	}
+// endWait drops the blocks that wait until an action begins.
+func (m *micro) endWait(id int) {
 	before := m.live
-	m.drop(list)
+	m.drop(m.due[id])
 	delete(m.due, id)
 	if at := id - m.first; at < len(m.out.before) {
 		m.out.before[at] += m.live - before
@@ -165,20 +160,17 @@ type block struct {
 
 // inFlight is a micro-batch on a stage.
 type inFlight struct {
-	fp      *remat.Footprint
-	inputs  [][]*block // by boundary, by element; nil where the input of the unit is not there
-	inGraph []bool     // by boundary: part of the graph of a forward with gradients
-	saved   []*block   // by unit: the rest of the graph
-	ran     []bool     // by unit
-	grads   [][]*block // by boundary, by element
-	kind    remat.BackwardKind
-	left    []left
+	fp       *remat.Footprint
+	inputs   [][]*block // by boundary, by element; nil if they are not held
+	inGraph  []bool     // by boundary: the inputs are part of the graph of a forward with gradients
+	saved    []*block   // by unit: the rest of the graph
+	ran      []bool     // by unit: its forward
+	grads    [][]*block // by boundary, by element
+	kind     remat.BackwardKind
+	deferred []*remat.UnitBackward // second parts to come
 }
 
-// left is the memory that the first part of a unit's backward leaves to the second.
-type left struct{ bytes, peak, weights int64 }
-
-// notePeak notes temporary bytes in addition to live ones.
+// notePeak notes temporary bytes beyond the live ones.
 func (r *micro) notePeak(bytes int64) { r.most = max(r.most, r.live+bytes) }
 
 func (r *micro) hold(list []*block) { r.change(list, 1) }
@@ -219,11 +211,10 @@ func (r *micro) do(a schedule.Action) {
 		r.operations(m, a, back)
 		r.sendGradients(m, a)
 	case schedule.BackwardWeight:
-		for _, l := range m.left {
-			r.notePeak(l.peak)
-			r.live += l.weights - l.bytes
+		for _, u := range m.deferred {
+			r.notePeak(u.LeftPeak)
+			r.live += u.LeftWeights - u.Left
 		}
-		m.left = nil
 	}
 	if a.Kind == schedule.BackwardWeight || a.Kind == schedule.Backward {
 		delete(r.states, a.Stage)
@@ -234,7 +225,6 @@ func (r *micro) ops(a schedule.Action) []remat.Op {
 	return r.p.Stages[a.Stage].MicroBatches[a.MicroBatch].Ops
 }
 
-// stateOf returns the state of an action's micro-batch.
 func (r *micro) stateOf(a schedule.Action) *inFlight {
 	m := r.states[a.Stage]
 	if m == nil {
@@ -249,7 +239,6 @@ func (r *micro) stateOf(a schedule.Action) *inFlight {
 	return m
 }
 
-// backwardKind returns how the backward of a micro-batch on a stage makes the gradients of weights.
 func (p *Plan) backwardKind(g *schedule.Graph, stage, microBatch int) remat.BackwardKind {
 	kind := remat.Adds
 	if microBatch == 0 && !p.Stages[stage].memory.Gradients {
@@ -262,18 +251,16 @@ func (p *Plan) backwardKind(g *schedule.Graph, stage, microBatch int) remat.Back
 	return kind
 }
 
-func (m *inFlight) backward() *remat.BackwardBytes {
-	return m.fp.ByKind(m.kind)
-}
+func (m *inFlight) backward() *remat.BackwardBytes { return m.fp.ByKind(m.kind) }
 
 // blocksOf makes the blocks of the tensors at a boundary. Tensors in memory of another boundary get
-// its blocks.
-func blocksOf(of remat.Blocks, boundary, other int, there []*block) []*block {
+// its blocks, others.
+func blocksOf(of remat.Blocks, boundary, other int, others []*block) []*block {
 	known := map[int]*block{}
-	if there != nil {
+	if others != nil {
 		for k, b := range of.At[other] {
 			if b >= 0 {
-				known[b] = there[k]
+				known[b] = others[k]
 			}
 		}
 	}
@@ -290,15 +277,14 @@ func blocksOf(of remat.Blocks, boundary, other int, there []*block) []*block {
 	return out
 }
 
-// transferred is a tensor that moves between two stages: its number at the boundary, and a key that
-// is the same at both ends.
+// transferred is a tensor that moves between two stages.
 type transferred struct {
-	at   int
-	what [3]int
+	at  int    // its index at the boundary
+	key [3]int // the same at both ends
 }
 
-// moves lists the tensors that an action moves: the tuple between neighbours, skips, and gradients
-// of these and of ties. parcel is the tensors at the boundary.
+// moves lists the tensors that an action moves: the tuple between neighbours, skips, and gradients of
+// both and of ties. parcel is the tensors at the boundary.
 func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred) {
 	earlier, later := min(a.Peer, a.Stage), max(a.Peer, a.Stage)
 	forward := a.Kind == schedule.SendActivation || a.Kind == schedule.ReceiveActivation
@@ -337,8 +323,7 @@ func (p *Plan) moves(a schedule.Action, parcel remat.Parcel) (list []transferred
 	return list
 }
 
-// receive adds the tensors that arrive at a boundary of the micro-batch. From the same device they
-// are the memory that was sent, from another a copy.
+// receive adds the tensors that arrive at a boundary. From another device they are copies.
 func (r *micro) receive(a schedule.Action, into [][]*block, boundary int, of remat.Blocks,
 	parcel remat.Parcel) {
 	if into[boundary] == nil {
@@ -350,7 +335,7 @@ func (r *micro) receive(a schedule.Action, into [][]*block, boundary int, of rem
 	for _, m := range r.p.moves(a, parcel) {
 		to := into[boundary][m.at : m.at+1]
 		if same {
-			to[0] = sent[m.what]
+			to[0] = sent[m.key]
 			continue
 		}
 		if b := of.At[boundary][m.at]; b >= 0 {
@@ -389,13 +374,14 @@ func (r *micro) forward(m *inFlight, a schedule.Action) {
 	} else {
 		r.send(a, schedule.SendActivation, out, m.fp.Leaves)
 	}
-	if a.MicroBatch == r.p.MicroBatches()-1 && gathersStatistics(s.footprint(0)) {
+	if a.MicroBatch == r.p.MicroBatches()-1 && slices.ContainsFunc(s.footprint(0).Units,
+		func(u remat.UnitBytes) bool { return u.Statistics > 0 }) {
 		r.notePeak(m.fp.Commit)
 	}
 }
 
-// send sends the held tensors at a boundary to other stages. For another worker they wait until it
-// has received them.
+// send sends the tensors at a boundary to other stages. For another worker they wait until it has
+// received them.
 func (r *micro) send(a schedule.Action, kind schedule.Kind, list []*block, parcel remat.Parcel) {
 	for stage := range r.p.Stages {
 		if stage == a.Stage || (stage > a.Stage) != (kind == schedule.SendActivation) {
@@ -411,7 +397,7 @@ func (r *micro) send(a schedule.Action, kind schedule.Kind, list []*block, parce
 		sent := map[[3]int]*block{}
 		for _, m := range r.p.moves(send, parcel) {
 			out = append(out, list[m.at])
-			sent[m.what] = list[m.at]
+			sent[m.key] = list[m.at]
 		}
 		r.hold(out)
 		if r.g.Worker[receive] == r.worker {
@@ -437,7 +423,7 @@ func (r *micro) sendGradients(m *inFlight, a schedule.Action) {
 	}
 	for b := range m.grads {
 		if b > 0 {
-			r.drop(m.grads[b]) // of units in front that have no backward
+			r.drop(m.grads[b]) // of a prologue
 		}
 		m.grads[b] = nil
 	}
@@ -458,7 +444,6 @@ func (r *micro) beginLoss(m *inFlight, a schedule.Action) {
 	r.notePeak(0)
 }
 
-// operations performs operations of a micro-batch's plan.
 func (r *micro) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 	for _, op := range ops {
 		switch i := op.Layer; op.Kind {
@@ -479,7 +464,6 @@ func (r *micro) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 	}
 }
 
-// unitForward performs a forward of a unit.
 func (r *micro) unitForward(m *inFlight, a schedule.Action, i int, kind remat.Kind) {
 	u, run := &m.fp.Units[i], remat.Again
 	switch {
@@ -524,7 +508,7 @@ func (r *micro) unitBackward(m *inFlight, i int) {
 	r.hold(m.grads[i])
 	r.live += u.Weights
 	if m.kind >= remat.MakesLater {
-		m.left = append(m.left, left{u.Left, u.LeftPeak, u.LeftWeights})
+		m.deferred = append(m.deferred, u)
 		r.live += u.Left
 	}
 	stays := slices.Concat(m.inputs[i], m.grads[i])
@@ -536,9 +520,8 @@ func (r *micro) unitBackward(m *inFlight, i int) {
 	r.dropInput(m, i)
 }
 
-// heldElsewhere returns the bytes of blocks that a unit's backward would free if others did not
-// hold them: later units for their second parts, and other stages. They may exist during the
-// backward's peak.
+// heldElsewhere returns the bytes of blocks that a unit's backward would free if later units' second
+// parts and other stages did not hold them. They may exist during the backward's peak.
 func heldElsewhere(gone, stays []*block) (bytes int64) {
 	seen := map[*block]bool{nil: true}
 	for _, b := range stays {
@@ -551,8 +534,4 @@ func heldElsewhere(gone, stays []*block) (bytes int64) {
 		seen[b] = true
 	}
 	return bytes
-}
-
-func gathersStatistics(f *remat.Footprint) bool {
-	return slices.ContainsFunc(f.Units, func(u remat.UnitBytes) bool { return u.Statistics > 0 })
 }

@@ -12,7 +12,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// Candidate is a way to train, with its predicted step.
+// Candidate is a way to train, with its predicted step. Peaks and Limits are bytes.
 type Candidate struct {
 	Schedule     string
 	Virtual      int // stages of each device
@@ -23,16 +23,16 @@ type Candidate struct {
 	Devices      []string // names of the pipeline's devices; with replicas the first one's
 	Balance      []int    // units of each stage
 	Step         time.Duration
-	Peaks        []int64 // bytes, by device; nil if it was not asked for
-	Limits       []int64 // bytes, by device; 0 is none
-	Busy         []time.Duration
-	Planned      *Plan // program and operations
+	Peaks        []int64         // by device; nil if it was not asked for
+	Limits       []int64         // by device; 0 is none
+	Busy         []time.Duration // by device
+	Planned      *Plan           // program and operations
 	// Timeline is the simulated step, transfers included, with the bytes of the devices.
 	Timeline schedule.Timeline
-	Links    schedule.Links // between its stages
+	Links    schedule.Links // between the stages
 }
 
-// Run sets the timeline of a step, and the times that follow from it.
+// Run sets the timeline of a step, and Step and Busy.
 func (p *Candidate) Run(line schedule.Timeline) {
 	p.Timeline, p.Step, p.Busy = line, 0, make([]time.Duration, len(p.Devices))
 	for _, e := range line.Events {
@@ -59,34 +59,33 @@ type Result struct {
 	LowerBound time.Duration
 	Proved     bool      // no plan of the searched space takes less than Best
 	Schedules  []Outcome // in the order of schedule.Schedules
-	// Short lists the devices that lack memory if no plan fits, with the cut found that needs the
-	// smallest part of the limit on its fullest device. Within the limits that it names the search
-	// finds a plan.
+	// Short lists the devices that lack memory if no plan fits, for the cut whose fullest device needs
+	// the smallest part of its limit. Within the limits that it names the search finds a plan.
 	Short *MemoryError
 }
 
 // Search finds the plan with the shortest step. It blocks until it is done, and fails with
-// ctx.Err() when ctx ends. Wrong arguments are an *arg.ConfigError or a *remat.ChainError. If no
-// plan fits, that is no error: Best is nil, and Short lists the devices that lack memory.
+// ctx.Err() when ctx ends. Wrong arguments are an *arg.ConfigError or a *remat.ChainError. It is no
+// error if no plan fits: Best is nil, and Short lists the devices that lack memory.
 //
 // Schedules with the fewest micro-batches in flight are searched first. Under limits only steps
 // shorter than the best so far are sought from the others. Among plans of the same step the one
 // with the lowest peak is best, then the simplest schedule.
-func Search(ctx context.Context, profile Profile, machine Machine, wishes Options) (*Result, error) {
-	for _, err := range []error{profile.check(), machine.check(), wishes.check()} {
+func Search(ctx context.Context, profile Profile, machine Machine, options Options) (*Result, error) {
+	for _, err := range []error{profile.check(), machine.check(), options.check()} {
 		if err != nil {
 			return nil, err
 		}
 	}
-	list, err := wishes.named()
+	list, err := options.named()
 	if err != nil {
 		return nil, err
 	}
 	out := &Result{Schedules: make([]Outcome, len(list)), LowerBound: none}
 	rival, lightest := int64(none), int64(math.MaxInt64)
 	for done, i := range byInFlight(list) {
-		wishes.report(list[i].Name, done, len(list))
-		o, known, err := searchSchedule(ctx, profile, machine, wishes, list[i], rival)
+		options.report(list[i].Name, done, len(list))
+		o, known, err := searchSchedule(ctx, profile, machine, options, list[i], rival)
 		if err != nil {
 			return nil, err
 		}
@@ -112,8 +111,8 @@ func Search(ctx context.Context, profile Profile, machine Machine, wishes Option
 	return out, nil
 }
 
-// byInFlight orders schedules by index, the fewest micro-batches in flight on a device first: as a
-// rule these need the fewest bytes, and their plans are found soonest.
+// byInFlight returns the indices of schedules in order, the fewest micro-batches in flight on a device
+// first: as a rule these need the fewest bytes, and their plans are found soonest.
 func byInFlight(list []schedule.Schedule) (order []int) {
 	most := make([]int, len(list))
 	for i, s := range list {
@@ -126,15 +125,12 @@ func byInFlight(list []schedule.Schedule) (order []int) {
 	return order
 }
 
-// mostPlans is how many times Plans a schedule may plan devices, in all its spaces.
-const mostPlans = 3
-
-// searchSchedule searches all spaces of a schedule, those with the shortest likely steps first.
-// rival is the step of another schedule's plan.
-func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishes Options,
+// searchSchedule searches all spaces of a schedule, the shortest likely step first. rival is the step of
+// another schedule's plan.
+func searchSchedule(ctx context.Context, profile Profile, machine Machine, options Options,
 	s schedule.Schedule, rival int64) (Outcome, found, error) {
 	out := Outcome{Schedule: s.Name, LowerBound: none}
-	spaces, why := wishes.spaces(profile, machine, s)
+	spaces, why := options.spaces(profile, machine, s)
 	if len(spaces) == 0 {
 		out.Lost = why
 		return out, found{}, nil
@@ -142,13 +138,13 @@ func searchSchedule(ctx context.Context, profile Profile, machine Machine, wishe
 	slices.SortStableFunc(spaces, func(a, b *space) int { return cmp.Compare(a.likely(), b.likely()) })
 	var best *space
 	var refused error
-	known, bound, left := found{step: none}, int64(none), mostPlans*wishes.plans()
+	known, bound, left := found{step: none}, int64(none), 3*options.plans()
 	for _, p := range spaces {
 		floor := p.floor()
 		if floor >= known.step {
 			continue
 		}
-		p.wishes.Plans = min(wishes.plans(), left)
+		p.options.Plans = min(options.plans(), left)
 		if left <= 0 || p.limited && known.fits() && floor >= rival {
 			bound = min(bound, floor)
 			continue
@@ -201,7 +197,7 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	}
 	plan, err := Solve(ctx, p.problem(f.cut))
 	if err != nil {
-		return nil, fmt.Errorf("plan: the plan found does not hold, which is a fault of penstock: %w", err)
+		return nil, fmt.Errorf("plan: the found plan does not hold, a fault of penstock: %w", err)
 	}
 	times := make([]stageTimes, p.stages())
 	for s := range times {
@@ -217,8 +213,8 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	for w, d := range plan.Devices {
 		out.Peaks = append(out.Peaks, d.Peak)
 		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
-			return nil, fmt.Errorf("plan: device %s takes %d bytes of %d, which is a fault of penstock",
-				d.Name, d.Peak, limit)
+			return nil, fmt.Errorf("plan: device %s needs %d bytes of %d, a fault of penstock", d.Name, d.Peak,
+				limit)
 		}
 	}
 	return out, nil
@@ -252,7 +248,7 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 			}
 			parts, fewest, most := machine.Parts(threads), w.Devices, w.Devices
 			if w.Devices == 0 {
-				fewest, most = 1, min(machine.Parts(threads)/r, profile.units())
+				fewest, most = 1, min(parts/r, profile.units())
 			}
 			if fewest*r > parts {
 				why = fmt.Sprintf("%d devices with %d threads are wanted, and the machine has %d", fewest*r,

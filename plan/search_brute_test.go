@@ -25,7 +25,7 @@ func TestBruteForce(t *testing.T) {
 			t.Fatal(err)
 		}
 		least := int64(none)
-		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plain(c)) })
+		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plainStep(c)) })
 		if f.step != least || f.bound != least {
 			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, p.m, f.cut,
 				f.step, f.bound, least)
@@ -59,7 +59,7 @@ func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	m := rapid.IntRange(1, mostChunks).Draw(t, "micro-batches")
 	w := Options{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit")}
 	p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
-	p.wishes.Plans = 1 << 30
+	p.options.Plans = 1 << 30
 	f, err := p.best(context.Background(), none, none)
 	if err != nil {
 		t.Fatal(err)

@@ -12,18 +12,16 @@ import (
 	"penstock.example/schedule"
 )
 
-// Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError]
-// if no plan of some device keeps its limit, with ctx.Err() when ctx ends first, with an
-// [*arg.ConfigError] for a wrong field of the problem, or with an error of the program that the
-// problem's schedule makes.
+// Solve plans a step. It blocks until the plan is made or ctx ends. It fails with a [*MemoryError] if
+// a device has no plan within its limit, with ctx.Err(), with an [*arg.ConfigError] for a wrong field
+// of the problem, or with an error of the schedule's program.
 //
-// The program is made first, with a recomputation of everything that may be recomputed. Each device
-// is planned in its order. Recomputations that the plan does not need are then taken out.
+// The program is made first, and recomputes everything that may be recomputed. Each device is planned
+// in the program's order. Recomputations that the plan does not need are then taken out.
 //
-// Under a limit there are two programs: for links on which any number of values may wait, so that
-// stages hardly wait for each other, and for links on which nothing waits, which needs fewer bytes.
-// Solve returns the plan with the shorter step. More bytes never give a slower plan, as plans are
-// made without looking at the limit (see walker).
+// Under a limit there are two programs. In one any number of values may wait on links, so that stages
+// hardly wait for each other. In the other nothing waits, which needs fewer bytes. Solve returns the
+// plan with the shorter step. More bytes never give a slower plan, as walks do not know the limit.
 func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -32,30 +30,25 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fitting{Problem: p, known: p.curves}
+	f := &planner{Problem: p, known: p.curves}
 	if f.known == nil {
 		f.known = map[string]*curve{}
 	}
 	best, short, err := f.best(ctx, programs)
-	if err == nil && best == nil && !p.First {
-		// The least limit does not depend on measured times.
+	if err == nil && best == nil && !p.First { // the least limit must not depend on measured times
 		f.sameTimes, f.known = true, map[string]*curve{}
 		best, short, err = f.best(ctx, programs)
 	}
-	switch {
-	case err != nil:
-		return nil, err
-	case best == nil:
-		return nil, short
+	if err == nil && best == nil {
+		err = short
 	}
-	return best, nil
+	return best, err
 }
 
 func refuse(field string, value any, problem, remedy string) error {
 	return &arg.ConfigError{Of: "plan", Field: field, Value: value, Problem: problem, Remedy: remedy}
 }
 
-// check returns a *arg.ConfigError for a field of the problem that makes no sense.
 func (p Problem) check() error {
 	if err := cmp.Or(arg.AtLeast("plan", "MicroBatches", p.MicroBatches, 1),
 		arg.AtLeast("plan", "the number of Stages", len(p.Stages), 1)); err != nil {
@@ -99,7 +92,7 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
 		Recompute: func(stage, microBatch int) bool {
 			if stage >= len(p.Stages) {
-				return false // the schedule asks for a program of more than there is
+				return false // the schedule asks about a larger program
 			}
 			s := p.Stages[stage]
 			return s.Policy == Optimal || s.Policy.Recomputes(microBatch)
@@ -116,8 +109,8 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 }
 
 // programs makes the programs to plan for, the preferred one first: with any number of values on
-// links, and under limits with none, or with one on each link if the program does not run without.
-// A schedule's own capacity stays.
+// links, and under limits with none, or with one if the program needs one. A schedule's own capacity
+// stays.
 func (p Problem) programs() (list []*schedule.Program, err error) {
 	if !p.Meet {
 		program, err := p.program(0)
@@ -129,9 +122,8 @@ func (p Problem) programs() (list []*schedule.Program, err error) {
 	for _, capacity := range []int{schedule.Meet, 1} {
 		program, err := p.program(capacity)
 		if err == nil && program.Capacity != capacity {
-			return nil, fmt.Errorf("plan: the schedule's program has a capacity of %d values on links, "+
-				"and memory is not planned; want the capacity of the schedule.Config, %d", program.Capacity,
-				capacity)
+			return nil, fmt.Errorf("plan: the schedule's program has a capacity of %d values on links; "+
+				"want the capacity of the schedule.Config, %d", program.Capacity, capacity)
 		}
 		if err == nil {
 			return append(list, program), nil
@@ -145,9 +137,9 @@ func (p Problem) programs() (list []*schedule.Program, err error) {
 
 // stage returns a stage's plan before its device is planned.
 func (p Problem) stage(at int, s Stage) StagePlan {
-	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy}
+	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy,
+		MicroBatches: make([]MicroBatch, p.MicroBatches)}
 	if s.Policy != Optimal {
-		out.MicroBatches = make([]MicroBatch, p.MicroBatches)
 		for i := range out.MicroBatches {
 			out.MicroBatches[i].Ops = keepAll
 			if s.Policy.Recomputes(i) {
@@ -157,12 +149,11 @@ func (p Problem) stage(at int, s Stage) StagePlan {
 		return out
 	}
 	out.Units, out.Prologue = s.Costs.Units, s.Costs.Prologue
-	out.larger, out.smaller, out.most = s.Costs.Footprint, s.smaller().Footprint, p.Larger
-	if p.Larger == 0 {
-		out.most = p.MicroBatches
+	out.larger, out.smaller = s.Costs.Footprint, s.Costs.Footprint
+	if s.Fewer != nil {
+		out.smaller = s.Fewer.Footprint
 	}
-	out.memory = s.Memory
-	out.MicroBatches = make([]MicroBatch, p.MicroBatches)
+	out.most, out.memory = cmp.Or(p.Larger, p.MicroBatches), s.Memory
 	return out
 }
 
@@ -176,8 +167,8 @@ func (p Problem) edges() (out []schedule.Edge) {
 	return out
 }
 
-// withGradientOffsets returns the skips with the offsets of their gradients on the stages that they
-// come from: gradients stand there in the order of the stages that send them.
+// withGradientOffsets sets the offsets of the skips' gradients on the stages that receive them, where
+// gradients are in the order of the stages that send them.
 func withGradientOffsets(skips []Skip) []Skip {
 	out := slices.Clone(skips)
 	for i := range out {
@@ -197,7 +188,6 @@ var (
 		{Kind: remat.ForwardSave}, {Kind: remat.Backward}}
 )
 
-// shortage is the shortage of a device that needs at least some bytes.
 func (p Problem) shortage(at int, least int64) Shortage {
 	d := p.Devices[at]
 	out := Shortage{Device: d.Name, Limit: d.Limit, Least: least, Stage: -1}
@@ -219,14 +209,14 @@ func (p Problem) shortage(at int, least int64) Shortage {
 	if !s.Memory.Gradients {
 		kind = remat.Makes
 	}
-	first := s.Costs.Chain(kind)
-	if _, op, err := solver.Least(first); err == nil && op.Kind != remat.LossStep {
-		out.SetBy = fmt.Sprintf("layer %q", first.Layers[op.Layer].Name)
+	chain := s.Costs.Chain(kind)
+	if _, op, err := solver.Least(chain); err == nil && op.Kind != remat.LossStep {
+		out.SetBy = fmt.Sprintf("layer %q", chain.Layers[op.Layer].Name)
 	}
 	return out
 }
 
-// withPrologue puts the units of the prologue, which run first, before operations.
+// withPrologue puts forwards of the prologue's units before operations.
 func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 	for i := range prologue {
 		out = append(out, remat.Op{Kind: remat.Forward, Layer: i})
@@ -240,9 +230,9 @@ func withPrologue(ops []remat.Op, prologue int) (out []remat.Op) {
 	return out
 }
 
-// recomputeLate moves the recomputations of some stages so that only transfers stand between them
-// and their backwards. Otherwise the tensors that they save would be held during other
-// computations. It changes the order of nothing else, so the program still runs to its end.
+// recomputeLate moves the recomputations of some stages to just before their backwards, so that their
+// tensors are not held during other computations. Only transfers stay between. The order of everything
+// else stays, so the program still runs to its end.
 func recomputeLate(p *schedule.Program, stage func(int) bool) {
 	for w, actions := range p.Workers {
 		out := make([]schedule.Action, 0, len(actions))

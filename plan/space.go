@@ -9,10 +9,10 @@ import (
 	"penstock.example/schedule"
 )
 
-// space is all cuts of a model for one schedule, with a number of devices, stages, micro-batches,
+// space is all cuts of a model for one schedule and one number of devices, stages, micro-batches,
 // threads and replicas. Times are nanoseconds.
 type space struct {
-	wishes   Options
+	options  Options
 	schedule schedule.Schedule
 	chain    remat.Chain // all micro-batches alike
 	rows     int
@@ -22,32 +22,30 @@ type space struct {
 	replicas int
 	units    int
 	workers  []worker
-	place    []int   // by stage: its worker
-	on       [][]int // by worker: its stages
+	workerOf []int   // by stage
+	stagesOf [][]int // by worker
 	limited  bool
 
-	link []linkCost // by stage: to the next; free on one worker
-	sums []sums
-	fast []int   // by stage: the class of the fastest worker up to it
-	x, y []int64 // by boundary: bytes of the input there, and of its gradient
-	sent []int64 // by boundary: bytes that a cut there sends forward
-	held []int64 // by unit: frozen bytes; nil is none
-
+	link    []linkCost // by stage: to the next; free on one worker
+	sums    []sums
+	fastest []int   // by stage: the class of the fastest worker up to it
+	x, y    []int64 // by boundary: bytes of the input there, and of its gradient
+	sent    []int64 // by boundary: bytes that a cut there sends forward
 	weights []int64 // by boundary: bytes of the weight gradients of the units before it
+	held    []int64 // by unit: frozen bytes; nil is none
 
-	program    *schedule.Program
 	simulation *schedule.Simulation
 	work       int // actions that were simulated
 
 	// Under limits:
-	kinds  []int                        // of units; see kindsOf
-	cells  map[string]*cachedDevice     // by key
-	runs   map[int]*schedule.Simulation // by capacity of links
-	solved int                          // devices
-	curves map[string]*curve
+	kinds       []int                        // of units; see kindsOf
+	cached      map[string]*cachedDevice     // by key
+	simulations map[int]*schedule.Simulation // by capacity of links
+	solved      int                          // the number of planned devices
+	curves      map[string]*curve
 }
 
-// worker is a device of the machine, or a part of it, in the pipeline.
+// worker is a device of the machine in the pipeline, or a part of one.
 type worker struct {
 	name   string
 	device string   // of the machine
@@ -58,25 +56,19 @@ type worker struct {
 }
 
 // sums are prefix sums of the times of units at one speed: forwards, the shorter of forwards with
-// and without gradients, and backwards, whole and second part.
-type sums struct {
-	unit                          []unitTimes
-	forward, least, whole, second []int64
-}
-
-// unitTimes are the times of a unit. The last stage's forward includes the loss.
-type unitTimes struct{ forward, noGrad, backward, second int64 }
+// and without gradients, and backwards, whole and second part. The last forward includes the loss.
+type sums struct{ forward, least, whole, second []int64 }
 
 func newSums(c remat.Chain, speed float64) sums {
 	n := len(c.Layers)
 	s := sums{forward: make([]int64, n+1), least: make([]int64, n+1), whole: make([]int64, n+1),
 		second: make([]int64, n+1)}
 	for i, l := range c.Layers {
-		u := unitTimes{nanos(l.Forward, speed), nanos(l.ForwardNoGrad, speed),
-			nanos(l.Backward, speed), nanos(c.Second(i), speed)}
-		s.unit = append(s.unit, u)
-		s.forward[i+1], s.least[i+1] = s.forward[i]+u.forward, s.least[i]+min(u.forward, u.noGrad)
-		s.whole[i+1], s.second[i+1] = s.whole[i]+u.backward, s.second[i]+u.second
+		forward := nanos(l.Forward, speed)
+		s.forward[i+1] = s.forward[i] + forward
+		s.least[i+1] = s.least[i] + min(forward, nanos(l.ForwardNoGrad, speed))
+		s.whole[i+1] = s.whole[i] + nanos(l.Backward, speed)
+		s.second[i+1] = s.second[i] + nanos(c.Second(i), speed)
 	}
 	loss := nanos(c.Loss.Backward, speed)
 	s.forward[n] += loss
@@ -96,17 +88,17 @@ func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas 
 	if s.Split {
 		c = c.InParts()
 	}
-	place, err := s.Workers(len(workers), virtual)
+	workerOf, err := s.Workers(len(workers), virtual)
 	if err != nil {
 		return nil, err
 	}
-	if len(place) > len(c.Layers) {
-		return nil, fmt.Errorf("%d stages are more than %d units", len(place), len(c.Layers))
+	if len(workerOf) > len(c.Layers) {
+		return nil, fmt.Errorf("%d stages are more than %d units", len(workerOf), len(c.Layers))
 	}
-	p := &space{wishes: w, schedule: s, chain: c, rows: costs.Rows, threads: costs.threads(),
-		held:    costs.Held,
-		virtual: virtual, m: m, replicas: replicas, units: len(c.Layers), workers: slices.Clone(workers), place: place}
-	speeds := []float64{}
+	p := &space{options: w, schedule: s, chain: c, rows: costs.Rows, threads: costs.threads(),
+		held: costs.Held, virtual: virtual, m: m, replicas: replicas, units: len(c.Layers),
+		workers: slices.Clone(workers), workerOf: workerOf, stagesOf: make([][]int, len(workers))}
+	var speeds []float64
 	for i := range p.workers {
 		at := slices.Index(speeds, p.workers[i].speed)
 		if at < 0 {
@@ -117,30 +109,28 @@ func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas 
 		p.workers[i].class = at
 		p.limited = p.limited || p.workers[i].bytes > 0
 	}
-	for s := range place[1:] {
+	for s, w := range workerOf[1:] {
 		h := linkCost{}
-		if place[s] != place[s+1] {
-			h = link(p.workers[place[s]], p.workers[place[s+1]])
+		if from := workerOf[s]; from != w {
+			h = link(p.workers[from], p.workers[w])
 		}
 		p.link = append(p.link, h)
 	}
-	p.on = make([][]int, len(p.workers))
-	for s, w := range place {
-		p.on[w] = append(p.on[w], s)
+	for s, w := range workerOf {
+		p.stagesOf[w] = append(p.stagesOf[w], s)
 		class := p.workers[w].class
-		if s > 0 && speeds[class] < speeds[p.fast[s-1]] {
-			class = p.fast[s-1]
+		if s > 0 && speeds[class] < speeds[p.fastest[s-1]] {
+			class = p.fastest[s-1]
 		}
-		p.fast = append(p.fast, class)
+		p.fastest = append(p.fastest, class)
 	}
-	if p.passes(); costs.Sent != nil {
+	if p.setBoundaryBytes(); costs.Sent != nil {
 		p.sent = costs.Sent
 	}
 	return p, nil
 }
 
-// passes sets the bytes at the boundaries of the chain's units.
-func (p *space) passes() {
+func (p *space) setBoundaryBytes() {
 	n := len(p.chain.Layers)
 	p.x, p.y, p.weights = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
 	for i := range n {
@@ -151,8 +141,8 @@ func (p *space) passes() {
 	p.sent = p.x
 }
 
-// frozenBytes returns the bytes that units from first up to but not including last hold without a
-// gradient.
+// frozenBytes returns the bytes that units from first up to but not including last hold without
+// gradients.
 func (p *space) frozenBytes(first, last int) (bytes int64) {
 	if p.held == nil {
 		return 0
@@ -163,32 +153,18 @@ func (p *space) frozenBytes(first, last int) (bytes int64) {
 	return bytes
 }
 
-// prepare makes the program, which [space.floor] does not need. Like planner.Solve it recomputes
-// everything; a recomputation takes no time if nothing is recomputed.
-func (p *space) prepare() error {
-	var err error
-	if p.program, err = p.generate(p.config(0)); err != nil {
-		return err
+// prepare makes the simulation, which [space.floor] does not need.
+func (p *space) prepare() (err error) {
+	p.simulations = map[int]*schedule.Simulation{}
+	if p.simulation, err = p.simulationFor(0); p.limited && err == nil {
+		p.kinds, p.cached, p.curves = p.kindsOf(), map[string]*cachedDevice{}, map[string]*curve{}
 	}
-	if p.simulation, err = schedule.NewSimulation(p.program); err != nil {
-		return err
-	}
-	if p.limited {
-		p.kinds, p.cells, p.curves = p.kindsOf(), map[string]*cachedDevice{}, map[string]*curve{}
-		p.runs = map[int]*schedule.Simulation{0: p.simulation}
-	}
-	return nil
+	return err
 }
 
-func (p *space) stages() int { return len(p.place) }
+func (p *space) stages() int { return len(p.workerOf) }
 
-// config is for a program with a recomputation of everything, and links of a capacity.
-func (p *space) config(capacity int) schedule.Config {
-	return schedule.Config{Stages: p.stages(), Worker: p.place, MicroBatches: p.m, Capacity: capacity,
-		Recompute: func(int, int) bool { return true }}
-}
-
-// generate makes the program, with reductions if the pipeline has replicas.
+// generate makes a program, with reductions if the pipeline has replicas.
 func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
 	program, err := p.schedule.Generate(c)
 	if err == nil && p.replicas > 1 {
@@ -197,11 +173,8 @@ func (p *space) generate(c schedule.Config) (*schedule.Program, error) {
 	return program, err
 }
 
-// sumsOf returns the sums of a stage's worker.
-func (p *space) sumsOf(stage int) *sums { return &p.sums[p.workers[p.place[stage]].class] }
-
-// stageTimes is the duration of the actions of a stage: for each micro-batch, or the same for all
-// if each is nil.
+// stageTimes is the durations of a stage's actions. If each is not nil it has those that differ between
+// micro-batches.
 type stageTimes struct {
 	forward, recompute, backward, second int64
 	each                                 []microTimes
@@ -213,7 +186,7 @@ type microTimes struct{ forward, recompute, backward int64 }
 // times returns the times of stage s with units from i up to but not including j, without
 // recomputation. If the schedule splits backwards, backward is the first part.
 func (p *space) times(s, i, j int) stageTimes {
-	a := p.sumsOf(s)
+	a := &p.sums[p.workers[p.workerOf[s]].class]
 	t := stageTimes{forward: a.forward[j] - a.forward[i], backward: a.whole[j] - a.whole[i]}
 	if p.schedule.Split {
 		t.second = a.second[j] - a.second[i]
@@ -223,13 +196,13 @@ func (p *space) times(s, i, j int) stageTimes {
 	return t
 }
 
-// reduction returns the time to sum the gradients of a stage over replicas in the order of their
-// ranks: they go from the first to the last, and the sum goes back.
+// reduction returns the time to sum the gradients of a stage over replicas: they go from the first
+// rank to the last, and the sum goes back.
 func (p *space) reduction(s, i, j int) int64 {
 	if p.replicas == 1 {
 		return 0
 	}
-	h := p.workers[p.place[s]].reduce
+	h := p.workers[p.workerOf[s]].reduce
 	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.transferTime(p.weights[j]-p.weights[i]))
 }
 
@@ -243,21 +216,14 @@ func (c cut) counts() (list []int) {
 	return list
 }
 
-func cutOf(counts []int) cut {
-	c := cut{0}
-	for _, n := range counts {
-		c = append(c, c[len(c)-1]+n)
-	}
-	return c
-}
-
 // simulate returns the time of a step with these times of stages, on links that hold any number of
 // values.
 func (p *space) simulate(c cut, times []stageTimes) int64 {
 	return int64(p.simulation.Run(durations(times), p.links(c), nil))
 }
 
-func (p *space) plain(c cut) int64 {
+// plainStep returns the step of a cut without recomputation.
+func (p *space) plainStep(c cut) int64 {
 	times := make([]stageTimes, p.stages())
 	for s := range times {
 		times[s] = p.times(s, c[s], c[s+1])
@@ -267,22 +233,22 @@ func (p *space) plain(c cut) int64 {
 
 // problem is the planning problem of a cut.
 func (p *space) problem(c cut) Problem {
-	out := FromChain(p.chain, c.counts(), p.place, p.m)
+	out := FromChain(p.chain, c.counts(), p.workerOf, p.m)
 	out.Schedule = p.generate
 	for w := range out.Devices {
 		out.Devices[w].Name, out.Devices[w].Limit = p.workers[w].name, p.workers[w].bytes
 	}
 	out.Links = p.links(c)
 	for s := range out.Stages {
-		p.finish(&out.Stages[s], s, c[s])
+		p.complete(&out.Stages[s], s, c[s])
 	}
 	return out
 }
 
-// finish gives a stage the times of its worker, and the memory that its chain does not know of.
-// first is its first unit.
-func (p *space) finish(s *Stage, number, first int) {
-	speed := p.workers[p.place[number]].speed
+// complete gives a stage, which begins with unit first, the times of its worker, and memory that its
+// chain does not have.
+func (p *space) complete(s *Stage, number, first int) {
+	speed := p.workers[p.workerOf[number]].speed
 	// so that sums are exact
 	whole := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 }
 	for i := range s.Costs.Times {
@@ -291,7 +257,7 @@ func (p *space) finish(s *Stage, number, first int) {
 			Backward: whole(t.Backward), Later: whole(t.Later)}
 	}
 	s.Costs.Loss = whole(s.Costs.Loss)
-	s.Memory.State = int64(p.wishes.State) * s.Memory.Unplaced
+	s.Memory.State = int64(p.options.State) * s.Memory.Unplaced
 	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {
 		for _, l := range p.chain.Layers[first : first+s.Layers] {

@@ -9,28 +9,26 @@ import (
 
 // Problem is a step to plan.
 type Problem struct {
-	Devices      []ProblemDevice // each has a worker of the same number
+	Devices      []ProblemDevice // by worker of the program
 	Stages       []Stage
 	MicroBatches int                // 1 or more
 	Skips        []Skip             // values that move directly between stages
 	Ties         []Tie              // parameters that several stages use
-	Larger       int                // how many, the first, have the most rows, others Stage.Fewer; 0 is all
+	Larger       int                // the first so many have the most rows, the others Stage.Fewer; 0 is all
 	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
-	Links        schedule.Links     // what transfers take
+	Links        schedule.Links     // the costs of transfers
 	Meet         bool               // nothing may wait on links between neighbours, whatever the limits
-	// First takes the first plan within the limits, and not the one with the shortest step. A
-	// MemoryError then has limits that may be a little too high.
+	// First takes the first plan within the limits, and not the one with the shortest step. The limits
+	// of a MemoryError may then be a little too high.
 	First  bool
-	curves map[string]*curve // of stages by key, kept for other problems with the same costs
+	curves map[string]*curve // by key; other problems with the same costs share them
 }
 
-// ProblemDevice is a device of a problem. Limit and Live count if its stages have the policy Optimal.
+// ProblemDevice is a device of a problem. Limit and Live matter if its stages have the policy Optimal.
 type ProblemDevice struct {
 	Name  string // such as "cpu:0"
 	Limit int64  // the most bytes that it may hold; 0 is none
-	// Live is held between steps: parameters, buffers, the batch, gradients and optimizer state
-	// that exist.
-	Live int64
+	Live  int64  // held between steps: existing parameters, buffers, gradients, optimizer state; the batch
 }
 
 // Stage is a stage of a problem.
@@ -38,11 +36,9 @@ type Stage struct {
 	Device int // an index into Devices
 	Layers int // of the model
 	Policy Policy
-	Costs  StageCosts // for Optimal alone
-	// Fewer has the bytes of micro-batches with fewer rows; nil if all have the same. Its times and units
-	// are not used.
-	Fewer  *StageCosts
-	Memory Memory // for Optimal alone
+	Costs  StageCosts  // for Optimal alone
+	Fewer  *StageCosts // bytes of micro-batches with fewer rows, without times; nil if all have the same
+	Memory Memory      // for Optimal alone
 }
 
 // StageCosts is the bytes and times of a stage for one micro-batch. Package profile measures them.
@@ -51,27 +47,24 @@ type StageCosts struct {
 	Times     []remat.UnitTimes // by unit; those of the prologue do not count
 	Loss      float64           // microseconds of a loss after the units
 	Units     []int             // layers in each; a loss that ends the last stage counts as one
-	Prologue  int               // units at the beginning that have no backward, and run once
+	Prologue  int               // units at the begin that have no backward, and run once
 	Spread    float64           // see remat.Chain
 }
 
-// Memory is the bytes that a stage's device holds for it during a step in any plan, in addition to
-// live ones.
+// Memory is the bytes that a device holds for a stage during a step in any plan, beyond its live bytes.
 type Memory struct {
 	Unplaced int64 // parameters and buffers that do not exist yet
 	State    int64 // optimizer state that does not exist yet
-	Outputs  int64 // the whole batch's outputs and their gradients, where the caller computes the loss
-	// Gradients says that all parameters have gradients. If only some have, those count twice.
+	Outputs  int64 // the whole batch's outputs and their gradients, if the caller computes the loss
+	// Gradients says that all parameters have gradients. If only some have, theirs count twice.
 	Gradients bool
-	// InputGradient is the gradient of the batch's input, which every backward of the first stage
-	// makes in full. The first one stays; if one exists (InputHasGradient), all are added to it.
+	// InputGradient is the gradient of the batch's input, which every backward of the first stage makes
+	// in full. The first one stays. If one exists before (InputHasGradient), all are added to it.
 	InputGradient    int64
 	InputHasGradient bool
-	// BatchInput says that the stage's input is a view of the batch, which Live includes.
-	BatchInput bool
-	// Reduction is the most bytes of another replica's gradients that the stage holds at a time.
-	// They may exist from the reduction in the program to the end of the step, as it goes on while
-	// the device continues.
+	BatchInput       bool // the stage's input is a view of the batch, which Live includes
+	// Reduction is the most bytes of another replica's gradients that the stage holds at a time. They
+	// may exist from the program's reduction to the end of the step, as the device continues meanwhile.
 	Reduction int64
 }
 
@@ -94,29 +87,22 @@ func (p Problem) Splits() bool {
 		func(a schedule.Action) bool { return a.Kind == schedule.BackwardInput })
 }
 
-func (s *Stage) smaller() *StageCosts {
-	if s.Fewer != nil {
-		return s.Fewer
-	}
-	return &s.Costs
-}
-
 // Chain returns the stage as a chain of units after the prologue, with backwards of a kind.
 func (c StageCosts) Chain(kind remat.BackwardKind) remat.Chain {
 	return c.Footprint.Chain(c.Times, c.Loss, c.Prologue, kind)
 }
 
-// Skip is a skip that moves between two stages. Places are indices into the stages' parcels.
+// Skip is a skip between two stages. Places are indices into the stages' parcels.
 type Skip struct {
 	From, To           int
 	FromPlace, ToPlace int
-	Pops               int // by stage To: how many gradients it sends back
+	Pops               int // by stage To, which sends back as many gradients
 
 	first int // index of the first of these gradients among all that From receives
 }
 
-// Tie is a parameter that two stages use, none between them. The gradient of the later one's uses goes
-// to the earlier.
+// Tie is a parameter that two stages use, and none between them. The later stage sends its gradient to
+// the earlier one.
 type Tie struct {
 	Earlier, Later           int
 	EarlierPlace, LaterPlace int

@@ -14,12 +14,11 @@ import (
 	"penstock.example/schedule"
 )
 
-// String is the plan's text form, which [Parse] reads: a line for each device, a block for each
-// stage, then the program. Micro-batches with the same operations share a line. Predictions of 0
-// are left out.
+// String returns the plan as text, which [Parse] reads: a line for each device, a block for each stage,
+// then the program. Micro-batches with the same operations share a line. Predictions of 0 are left out.
 //
 //	device cpu:0
-//	device cpu:1 limit=900 base=400 peak=880 time=52.5 once=50 bound=52.5
+//	device cpu:1 limit=900 base=400 peak=880 time=52.5 once=50
 //	stage 0 device=cpu:0 layers=2 policy=except_last
 //	  0 S0 L B0
 //	  1-3 K0 L S0 B0
@@ -69,15 +68,16 @@ func (m MicroBatch) equal(o MicroBatch) bool {
 // nameWord is a name as one word, which url.PathUnescape reads.
 func nameWord(name string) string { return strings.ReplaceAll(url.PathEscape(name), "%2F", "/") }
 
-// field is a word name=value of the text form. It is left out if the value is zero.
+// field is a word name=value of the text form, which leaves it out if the value is zero. The three times
+// are joined by /, units by commas.
 type field struct {
 	name string
-	in   any // a pointer to the value; of several numbers they are joined by / for times, and by , for units
+	in   any // a pointer to the value
 }
 
 func (d *DevicePlan) fields() []field {
 	return []field{{"limit", &d.Limit}, {"base", &d.Base}, {"peak", &d.Peak}, {"time", &d.Time},
-		{"once", &d.Once}, {"bound", new(float64)}, {"spread", &d.Spread}}
+		{"once", &d.Once}, {"bound", new(float64)}, {"spread", &d.Spread}} // bound: of older plans, ignored
 }
 
 func (s *StagePlan) fields(device *string) []field {
@@ -146,7 +146,6 @@ func (f field) read(word string) (err error) {
 	return err
 }
 
-// readFields reads words into fields.
 func readFields(fields []field, words []string) error {
 	seen, names := map[string]bool{}, []string(nil)
 	for _, f := range fields {

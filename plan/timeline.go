@@ -7,14 +7,13 @@ import (
 	"penstock.example/schedule"
 )
 
-// Timeline is the predicted timeline of a step, of the program with the predicted times of its actions,
-// where transfers take no time, with bytes ([Plan.Hold]). predicted is false unless all stages have
-// predictions: then every action takes one unit.
+// Timeline returns the predicted timeline of a step, with bytes ([Plan.Hold]). Transfers take no time.
+// If some stages have no predictions, predicted is false and every action takes one unit.
 func (p *Plan) Timeline() (t schedule.Timeline, predicted bool, err error) {
 	return p.TimelineOver(schedule.Links{})
 }
 
-// TimelineOver is [Plan.Timeline] with transfers that take what links cost.
+// TimelineOver is [Plan.Timeline] with transfers over links.
 func (p *Plan) TimelineOver(links schedule.Links) (t schedule.Timeline, predicted bool, err error) {
 	duration, predicted := p.durations()
 	if t, err = links.Simulate(p.Program, duration); err != nil {
@@ -24,8 +23,8 @@ func (p *Plan) TimelineOver(links schedule.Links) (t schedule.Timeline, predicte
 	return t, predicted, nil
 }
 
-// Hold sets the bytes that devices hold, at most, at the end of each event of a timeline of the
-// plan's program. A value for another worker waits as long as the program lets it. Devices without
+// Hold sets the most bytes that devices hold at the end of each event of a timeline of the plan's
+// program. A value for another worker waits as long as the program lets it. Events of devices without
 // known footprints, as in a plan that was read, stay unchanged.
 func (p *Plan) Hold(t schedule.Timeline) {
 	live := map[schedule.Action]int64{}
@@ -39,8 +38,6 @@ func (p *Plan) Hold(t schedule.Timeline) {
 	}
 }
 
-// durations is the predicted duration of each action. Without predictions for all stages every
-// action takes one unit.
 func (p *Plan) durations() (of func(schedule.Action) time.Duration, known bool) {
 	for _, s := range p.Stages {
 		if p.Devices[s.Device].Time == 0 {

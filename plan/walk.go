@@ -15,11 +15,11 @@ import (
 	"penstock.example/schedule"
 )
 
-// curve is the plans of one micro-batch on a stage, from everything kept down.
+// curve is the plans of one micro-batch on a stage, from the one that recomputes nothing down.
 type curve struct {
 	points   []solver.MicroBatch
 	plans    []MicroBatch // by point
-	measured bool         // the points have the bytes of a replay
+	replayed bool         // the points' bytes are those of a replay
 }
 
 // curveKey is the same for stages and micro-batches with the same curve.
@@ -35,58 +35,46 @@ func curveKey(c remat.Chain, kind remat.BackwardKind, receives bool, prologue in
 	return string(key)
 }
 
-// newCurve makes the curve of a chain. plain leaves out all but what recomputes nothing.
-func newCurve(ctx context.Context, c remat.Chain, receives bool, most int, plain bool) (*curve, error) {
-	out := &curve{points: make([]solver.MicroBatch, 1)} // of a stage that has no backward
-	if len(c.Layers) > 0 {
-		stage, err := solver.NewStage(ctx, c, receives, plain)
-		if err != nil {
-			return nil, err
-		}
-		out.points = stage.Curve(most)
-	}
-	return out, nil
-}
-
 // item is a micro-batch on a stage of a device. The places are those of actions on the worker.
 type item struct {
 	stage, microBatch int
 	curve             *curve
 	at                int // the point of the curve that it has
 	forward           int
-	again, backward   int // the first and the last action of its backward
+	recompute         int // its backward's first action
+	backward          int // its backward's last action
 }
 
-// measureCurve gives the points of an item's curve the bytes of a replay, and drops points that others
-// beat. The bytes of all are too high by the same number.
-func (w *walker) measureCurve(it *item) {
+// replayCurve gives the points of an item's curve the bytes of a replay, and drops points that others
+// beat. All include the bytes of the micro-batch on the device's other stages.
+func (w *walker) replayCurve(it *item) {
 	c := it.curve
 	points, plans := c.points[:0], c.plans[:0]
 	for k, p := range c.points {
-		w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[k]
-		p.Forward, p.Held, p.Backward = w.replay.own(it)
+		w.plan.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[k]
+		p.Forward, p.Held, p.Backward = w.replay.ownBytes(it)
 		if !slices.ContainsFunc(points, func(o solver.MicroBatch) bool { return o.Beats(&p) }) {
 			points, plans = append(points, p), append(plans, c.plans[k])
 		}
 	}
-	c.points, c.plans, c.measured = points, plans, true
-	w.out.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[0]
+	c.points, c.plans, c.replayed = points, plans, true
+	w.plan.Stages[it.stage].MicroBatches[it.microBatch] = c.plans[0]
 }
 
-// own returns the bytes of an item's micro-batch during its forward, before its backward, and
-// during that.
-func (r *replay) own(it *item) (forward, held, backward int64) {
+// ownBytes returns the bytes of an item's micro-batch during its forward, before its backward, and
+// during its backward.
+func (r *replay) ownBytes(it *item) (forward, held, backward int64) {
 	live := int64(0)
 	bytes := r.bytesOf(it.microBatch)
 	for k := range it.backward + 1 {
-		if k == it.again {
+		if k == it.recompute {
 			held = live
 		}
 		live += bytes.before[k]
 		switch peak := live + bytes.peak[k]; {
 		case k == it.forward:
 			forward = peak
-		case k >= it.again:
+		case k >= it.recompute:
 			backward = max(backward, peak)
 		}
 		live += bytes.after[k]
@@ -105,21 +93,18 @@ type state struct {
 // step is the one that costs least time for the bytes that it saves where the device holds most.
 // Nothing depends on the limit, so a larger limit only stops the walk earlier.
 type walker struct {
-	out       *Plan
-	items     []item
-	replay    *replay
-	bytes     []int64   // by action: the peak
-	weight    []float64 // by action: how much bytes count there
-	sum       []float64 // of the weights of actions before one
-	peak      int64
-	time      float64
+	plan   *Plan
+	items  []item
+	replay *replay
+	bytes  []int64   // by action: the peak
+	weight []float64 // by action: how much its bytes count
+	sum    []float64 // by action: of the weights of earlier actions
+	peak   int64
+	time   float64
+	// sharpness is how fast weights fall with the distance from the peak. It grows if no step is left.
 	sharpness float64
 	states    []state
 }
-
-// sharpness is how fast the weight of bytes falls with their distance from the peak, as a part of it.
-// A walk that finds no further step continues with sharper weights.
-const sharpness, mostSharp = 60, 1e5
 
 func (w *walker) measure() {
 	k := 0
@@ -137,7 +122,7 @@ func (w *walker) set(i, point int) {
 	it := &w.items[i]
 	w.time += it.curve.points[point].Time - it.curve.points[it.at].Time
 	it.at = point
-	w.out.Stages[it.stage].MicroBatches[it.microBatch] = it.curve.plans[point]
+	w.plan.Stages[it.stage].MicroBatches[it.microBatch] = it.curve.plans[point]
 	w.replay.update(it.microBatch)
 	w.measure()
 }
@@ -153,11 +138,11 @@ func (w *walker) save() {
 // gain is the weighted bytes that an item saves at another point.
 func (w *walker) gain(it *item, now, p solver.MicroBatch) float64 {
 	return float64(now.Forward-p.Forward)*w.weight[it.forward] +
-		float64(now.Held-p.Held)*(w.sum[it.again]-w.sum[it.forward+1]) +
-		float64(now.Backward-p.Backward)*(w.sum[it.backward+1]-w.sum[it.again])
+		float64(now.Held-p.Held)*(w.sum[it.recompute]-w.sum[it.forward+1]) +
+		float64(now.Backward-p.Backward)*(w.sum[it.backward+1]-w.sum[it.recompute])
 }
 
-func (w *walker) down(ctx context.Context, enough int64) error {
+func (w *walker) descend(ctx context.Context, enough int64) error {
 	w.save()
 	for least := w.peak; least > enough; {
 		if err := ctx.Err(); err != nil {
@@ -165,7 +150,7 @@ func (w *walker) down(ctx context.Context, enough int64) error {
 		}
 		i, point := w.cheapest()
 		if i < 0 {
-			if w.sharpness *= 4; w.sharpness > mostSharp {
+			if w.sharpness *= 4; w.sharpness > 1e5 {
 				return nil
 			}
 			w.measure()
@@ -183,8 +168,7 @@ func (w *walker) down(ctx context.Context, enough int64) error {
 	return nil
 }
 
-// cheapest returns the item and the point of the step that costs least time for the bytes that it
-// saves; -1 if no step saves any.
+// cheapest returns the item and the point of the next step; -1 if no step saves bytes.
 func (w *walker) cheapest() (best, to int) {
 	best = -1
 	least := math.Inf(1)
@@ -203,8 +187,8 @@ func (w *walker) cheapest() (best, to int) {
 	return best, to
 }
 
-// relieve saves states with peaks between that of the present state and another: at each rung of a
-// fixed ladder the present one with faster points for all items that have room.
+// relieve saves states with peaks from the present one's to below another. At each rung of a fixed
+// ladder, items of the present state get faster points as far as the rung permits.
 func (w *walker) relieve(above int64) {
 	points := make([]int, len(w.items))
 	for i := range w.items {
@@ -227,10 +211,10 @@ func (w *walker) relieve(above int64) {
 	}
 }
 
-// rungs is how many rungs the ladder has from a number of bytes to twice as many.
+// rungs is the number of rungs of the ladder from a number of bytes to twice the number.
 const rungs = 128
 
-// raise gives items faster points where the peak stays within a limit. It reports whether it could.
+// raise gives items faster points if the peak stays within a limit. It reports whether it could.
 func (w *walker) raise(limit int64) (raised bool) {
 	for i := range w.items {
 		it := &w.items[i]
@@ -238,20 +222,20 @@ func (w *walker) raise(limit int64) (raised bool) {
 		if now.Time == 0 {
 			continue
 		}
-		room := func(from, to int) int64 {
+		free := func(from, to int) int64 {
 			if from >= to {
 				return math.MaxInt64
 			}
 			return limit - slices.Max(w.bytes[from:to])
 		}
-		forward, waits, works := room(it.forward, it.forward+1), room(it.forward+1, it.again),
-			room(it.again, it.backward+1)
+		forward, held, backward := free(it.forward, it.forward+1), free(it.forward+1, it.recompute),
+			free(it.recompute, it.backward+1)
 		tries := 3
 		for k, p := range it.curve.points {
 			if p.Time >= now.Time {
 				break
 			}
-			if p.Forward-now.Forward > forward || p.Held-now.Held > waits || p.Backward-now.Backward > works {
+			if p.Forward-now.Forward > forward || p.Held-now.Held > held || p.Backward-now.Backward > backward {
 				continue
 			}
 			was := it.at
@@ -268,8 +252,8 @@ func (w *walker) raise(limit int64) (raised bool) {
 	return raised
 }
 
-// fitting plans the devices of a problem.
-type fitting struct {
+// planner plans the devices of a problem.
+type planner struct {
 	Problem
 	known     map[string]*curve
 	sameTimes bool // all operations take the same time
@@ -277,16 +261,16 @@ type fitting struct {
 
 // best returns the plan with the shortest step over several programs. If no program has a plan, short
 // is the shortage of the last one.
-func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError,
+func (f *planner) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError,
 	err error) {
 	var shortest time.Duration
 	for _, program := range programs {
-		plan, step, lack, err := f.plan(ctx, program)
+		plan, step, shortages, err := f.plan(ctx, program)
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case lack != nil:
-			short = lack
+		case shortages != nil:
+			short = shortages
 		case best == nil || step < shortest:
 			best, shortest = plan, step
 		}
@@ -298,7 +282,7 @@ func (f *fitting) best(ctx context.Context, programs []*schedule.Program) (best 
 }
 
 // plan plans a step in the order of a program that recomputes all that may be recomputed.
-func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError,
+func (f *planner) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError,
 	error) {
 	out, walks, err := f.walks(ctx, program)
 	if err != nil {
@@ -317,7 +301,7 @@ func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 	if len(short.Stages) > 0 {
 		return nil, 0, short, nil
 	}
-	// All devices go down together, next the one whose peak is the greatest part of its limit.
+	// All devices go down together, next the device whose peak is the greatest part of its limit.
 	simulation, err := schedule.NewSimulation(out.Program)
 	if err != nil {
 		return nil, 0, nil, fmt.Errorf("plan: %w", err)
@@ -354,10 +338,7 @@ func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 			out.Devices[at].Time = out.deviceTime(at)
 		}
 	}
-	out.Program = program.Without(func(a schedule.Action) bool {
-		return !out.recomputes(a.Stage,
-			a.MicroBatch)
-	})
+	out.Program = program.Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
 	if err := schedule.Check(out.Program); err != nil {
 		return nil, 0, nil, fmt.Errorf("plan: %w", err)
 	}
@@ -365,8 +346,9 @@ func (f *fitting) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 	return out, shortest, nil, nil
 }
 
-// walks walks down on each device in the order of a program. The plan recomputes nothing.
-func (f *fitting) walks(ctx context.Context, program *schedule.Program) (*Plan, []*walker, error) {
+// walks walks down on each device in the order of a program. The plan that it returns recomputes
+// nothing.
+func (f *planner) walks(ctx context.Context, program *schedule.Program) (*Plan, []*walker, error) {
 	out := &Plan{Program: program, skips: withGradientOffsets(f.Skips), ties: f.Ties}
 	for _, d := range f.Devices {
 		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
@@ -414,20 +396,23 @@ func (p *Plan) deviceTime(device int) (t float64) {
 func (w *walker) apply(k int) {
 	for i, point := range w.states[k].points {
 		it := &w.items[i]
-		w.out.Stages[it.stage].MicroBatches[it.microBatch] = it.curve.plans[point]
+		w.plan.Stages[it.stage].MicroBatches[it.microBatch] = it.curve.plans[point]
 	}
 }
 
 // walk returns the states of a device in the order of a program, by ascending time and descending
 // peak; nil if its memory is not planned.
-func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph,
+func (f *planner) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph,
 	latest []int) (*walker, error) {
-	w := &walker{out: out, sharpness: sharpness}
+	w := &walker{plan: out, sharpness: 60}
 	limit := f.Devices[at].Limit
 	if err := f.items(ctx, w, at, graph, true); err != nil || w.items == nil {
 		return nil, err
 	}
-	w.begin(graph, latest, at)
+	w.replay = w.plan.newReplay(graph, latest, at)
+	n := len(w.replay.all.peak)
+	w.bytes, w.weight, w.sum = make([]int64, n), make([]float64, n), make([]float64, n+1)
+	w.measure()
 	if w.save(); limit == 0 || w.peak+f.base(at) <= limit {
 		return w, nil
 	}
@@ -435,15 +420,15 @@ func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.G
 		return nil, err
 	}
 	for i := range w.items {
-		if it := &w.items[i]; !it.curve.measured {
-			w.measureCurve(it)
+		if it := &w.items[i]; !it.curve.replayed {
+			w.replayCurve(it)
 		}
 	}
 	enough := int64(0)
 	if f.First {
 		enough = limit - f.base(at)
 	}
-	if err := w.down(ctx, enough); err != nil {
+	if err := w.descend(ctx, enough); err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(w.states, func(a, b state) int {
@@ -459,9 +444,9 @@ func (f *fitting) walk(ctx context.Context, out *Plan, at int, graph *schedule.G
 	return w, nil
 }
 
-// items gives a walker the micro-batches of a device's stages with their curves, or with what
-// recomputes nothing alone.
-func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.Graph, plain bool) error {
+// items gives a walker the micro-batches of a device's stages with their curves; plain ones have only
+// the point that recomputes nothing.
+func (f *planner) items(ctx context.Context, w *walker, at int, graph *schedule.Graph, plain bool) error {
 	w.items = nil
 	place := func(kind schedule.Kind, stage, microBatch int) int {
 		id, ok := graph.IndexOf(schedule.Action{Kind: kind, Stage: stage, MicroBatch: microBatch})
@@ -470,9 +455,9 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 		}
 		return id - graph.First[at]
 	}
-	most := pointsOfFront
+	most := 96 // points of a front
 	if f.MicroBatches == 1 && len(f.Stages) == 1 {
-		most = 0 // so the plan is the fastest
+		most = 0 // all, so that the plan is the fastest
 	}
 	for i, s := range f.Stages {
 		if s.Device != at || s.Policy != Optimal {
@@ -481,11 +466,11 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 		local := map[remat.BackwardKind]*curve{}
 		for m := range f.MicroBatches {
 			it := item{stage: i, microBatch: m, forward: place(schedule.Forward, i, m),
-				again: place(schedule.Recompute, i, m)}
-			kind := w.out.backwardKind(graph, i, m)
+				recompute: place(schedule.Recompute, i, m)}
+			kind := w.plan.backwardKind(graph, i, m)
 			it.backward = max(place(schedule.BackwardInput, i, m), place(schedule.Backward, i, m))
-			if it.again < 0 {
-				it.again = it.backward
+			if it.recompute < 0 {
+				it.recompute = it.backward
 			}
 			costs, which := &s.Costs, kind
 			if s.Fewer != nil && f.Larger > 0 && m >= f.Larger {
@@ -500,17 +485,14 @@ func (f *fitting) items(ctx context.Context, w *walker, at int, graph *schedule.
 			}
 			it.curve = local[which]
 			w.items = append(w.items, it)
-			w.out.Stages[i].MicroBatches[m] = it.curve.plans[0]
+			w.plan.Stages[i].MicroBatches[m] = it.curve.plans[0]
 		}
 	}
 	return nil
 }
 
-// pointsOfFront is how many plans of a front are points of a curve.
-const pointsOfFront = 96
-
 // curve returns the curve of the micro-batches of a stage with a kind of backwards.
-func (f *fitting) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives,
+func (f *planner) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives,
 	batchInput bool, most int, plain bool) (*curve, error) {
 	c := costs.Chain(kind)
 	if batchInput && costs.Prologue == 0 {
@@ -525,26 +507,22 @@ func (f *fitting) curve(ctx context.Context, costs *StageCosts, kind remat.Backw
 		}
 	}
 	key := curveKey(c, kind, receives, costs.Prologue)
-	if plain || f.known[key] == nil {
-		made, err := newCurve(ctx, planned, receives, most, plain)
+	if known := f.known[key]; known != nil && !plain {
+		return known, nil
+	}
+	out := &curve{points: make([]solver.MicroBatch, 1)} // of a stage without backward
+	if len(c.Layers) > 0 {
+		stage, err := solver.NewStage(ctx, planned, receives, plain)
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range made.points {
-			made.plans = append(made.plans, timed(p.Ops, c, costs.Prologue))
-		}
-		if plain {
-			return made, nil
-		}
-		f.known[key] = made
+		out.points = stage.Curve(most)
 	}
-	return f.known[key], nil
-}
-
-// begin replays the plan of the items' first points.
-func (w *walker) begin(graph *schedule.Graph, latest []int, at int) {
-	w.replay = w.out.newReplay(graph, latest, at)
-	n := len(w.replay.all.peak)
-	w.bytes, w.weight, w.sum = make([]int64, n), make([]float64, n), make([]float64, n+1)
-	w.measure()
+	for _, p := range out.points {
+		out.plans = append(out.plans, timed(p.Ops, c, costs.Prologue))
+	}
+	if !plain {
+		f.known[key] = out
+	}
+	return out, nil
 }

@@ -9,13 +9,12 @@ import (
 	"penstock.example/torch"
 )
 
-// blocks follows memory from boundary to boundary of a stage, for the inputs of units or their
-// gradients. A block counts once, as long as one element of a boundary lies in it. Memory of
-// parameters and their gradients does not count.
+// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A block
+// counts once while elements lie in it. Parameters and their gradients do not count.
 type blocks struct{ remat.Blocks }
 
-// note numbers the blocks of the elements at a boundary; nil is an absent element. known has the
-// blocks of the boundary before it in the order of execution.
+// note numbers the blocks of the elements at a boundary; nil is an absent element. known are the
+// numbers of blocks at the boundary that ran before, by storage.
 func (b *blocks) note(boundary int, known map[uintptr]int, elements []*torch.Tensor) {
 	known, b.At[boundary] = maps.Clone(known), make([]int, len(elements))
 	if known == nil {
@@ -35,13 +34,12 @@ func (b *blocks) note(boundary int, known map[uintptr]int, elements []*torch.Ten
 	}
 }
 
-// fresh is the bytes at a boundary that are not at one before it.
+// fresh returns the bytes at a boundary that are not at another one.
 func (b *blocks) fresh(boundary, before int) (bytes int64) {
 	list := slices.Clone(b.At[boundary])
 	return b.bytesOf(slices.DeleteFunc(list, func(k int) bool { return slices.Contains(b.At[before], k) }))
 }
 
-// bytesOf is the bytes of blocks.
 func (b *blocks) bytesOf(list []int) (bytes int64) {
 	for i, k := range list {
 		if k >= 0 && !slices.Contains(list[:i], k) {
@@ -51,19 +49,17 @@ func (b *blocks) bytesOf(list []int) (bytes int64) {
 	return bytes
 }
 
-// elements are the tensors between two units of a stage: a tuple, and skips that the stage stashes
-// or pops. Gradients have an element for each later pop of a skip, and one for each parameter that
-// earlier units use too.
+// elements are the tensors at a boundary of a stage: a tuple, and skips that the stage stashes or
+// pops. Their gradients have an element for each later pop of a skip, and for each parameter that
+// earlier units use, too.
 type elements struct {
 	tuple  int
 	places []int // of skips at the boundary
-	stash  []int // the unit that stashes each
-	pops   []int // the number of each
+	stash  []int // of each skip: the unit that stashes it
+	pops   []int // of each skip: how many
 	ties   []int // of the segment
 }
 
-// elements returns the elements at a boundary of the stage: before its first unit, between two, or
-// after its last.
 func (w *sweep) elements(st *stage, boundary int) elements {
 	out := elements{tuple: w.tuples[boundary]}
 	place := 0
@@ -100,7 +96,7 @@ func (n elements) values(in input) []*torch.Tensor {
 	return list
 }
 
-// parcel is the elements as they are sent; at has their blocks.
+// parcel is the elements as they are sent; at is their blocks.
 func (n elements) parcel(at []int, pops []int) remat.Parcel {
 	out := remat.Parcel{Tuple: at[:n.tuple]}
 	at = at[n.tuple:]
@@ -118,7 +114,7 @@ type gradients struct {
 	ties  map[int]*torch.Tensor // by tie
 }
 
-// gradients are those at a boundary. The execution keeps them.
+// gradients returns the gradients at a boundary, which the execution keeps.
 func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 	e := &w.back[kind]
 	g.xs, g.skips = e.TakeGrads(boundary)
@@ -153,24 +149,30 @@ func (g gradients) list(n elements) []*torch.Tensor {
 	return out
 }
 
-// zeroGrads drops the gradients of a layer's parameters.
-func zeroGrads(l nn.NamedLayer) {
-	for _, s := range l.State() {
+// state lists the parameters and buffers of layers.
+func state(list []nn.NamedLayer) (all []nn.NamedParam) {
+	for _, l := range list {
+		all = append(all, l.State()...)
+	}
+	return all
+}
+
+// zeroGrads drops the gradients of the layers' parameters.
+func zeroGrads(list []nn.NamedLayer) {
+	for _, s := range state(list) {
 		if s.Trainable() {
 			s.Tensor().SetGradOf(nil)
 		}
 	}
 }
 
-// gradBytes is the bytes of the gradients of the layers' parameters. Shared ones count once.
+// gradBytes returns the bytes of the gradients of the layers' parameters. Shared ones count once.
 func gradBytes(list []nn.NamedLayer) (sum int64) {
 	seen := map[*nn.Param]bool{}
-	for _, l := range list {
-		for _, s := range l.State() {
-			if s.Trainable() && !seen[s.Owner()] && s.Tensor().HasGrad() {
-				seen[s.Owner()] = true
-				sum += s.Owner().Bytes()
-			}
+	for _, s := range state(list) {
+		if s.Trainable() && !seen[s.Owner()] && s.Tensor().HasGrad() {
+			seen[s.Owner()] = true
+			sum += s.Owner().Bytes()
 		}
 	}
 	return sum

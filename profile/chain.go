@@ -8,42 +8,38 @@ import (
 	"penstock.example/torch"
 )
 
-// Chain is a model, or a stage of one, as package plan knows it: each layer of the chain is a unit
-// of one or more layers of the model.
+// Chain is a model, or a stage of one, as package plan knows it. Each layer of the chain is a unit of
+// one or more layers of the model.
 type Chain struct {
 	remat.Chain // backward makes the gradients of parameters
 
-	// Footprint has the bytes, UnitTimes the times of the units.
-	Footprint *remat.Footprint
-	UnitTimes []remat.UnitTimes
+	Footprint *remat.Footprint  // the bytes of the units
+	UnitTimes []remat.UnitTimes // by unit
 
-	// Fewer is the chain of micro-batches with fewer rows (Config.Fewer). Its times are copies.
-	Fewer *Chain
+	Fewer *Chain // for micro-batches with fewer rows (Config.Fewer), with the same times
 	// Units is the number of layers in each unit. With Config.LossUnit the last unit of the last chain
-	// is nn.LossLayer. The first Prologue units have no backward, as nothing in them is trained and the
-	// gradient of their input is not wanted. They are not layers of the chain.
-	Units    []int
-	Prologue int
-	// ProloguePeak is the peak of the prologue in bytes, without the stage's input.
-	ProloguePeak int64
-	// Given is the bytes of the stage's input without skips, Gives of its output.
-	Given, Gives int64
+	// is nn.LossLayer. The first Prologue units are not layers of the chain. They have no backward, as
+	// nothing in them is trained and their input needs no gradient.
+	Units        []int
+	Prologue     int
+	ProloguePeak int64  // bytes, without the stage's input
+	Given, Gives int64  // bytes of the stage's input and of its output, without skips
 	Timing       Timing // of all operations
 }
 
-// chains makes the chain of each stage. Units and their times are derived from the layers, their
-// bytes are measured. If a limit has no room for kept inputs, all is measured once more without them.
-func (p *prober) chains(s *looked, sample []*torch.Tensor) (chains []Chain, err error) {
-	chains, err = p.chainsOf(s, sample)
+// chains measures the bytes of each stage's units. Units and times are derived from the layers. If
+// kept inputs exceed a limit, all bytes are measured once more without them.
+func (p *prober) chains(f *looked, sample []*torch.Tensor) ([]Chain, error) {
+	chains, err := p.sweepChains(f, sample)
 	if p.isFull(err) && !p.isLean {
 		p.isLean = true
-		chains, err = p.chainsOf(s, sample)
+		return p.sweepChains(f, sample)
 	}
 	return chains, err
 }
 
-func (p *prober) chainsOf(s *looked, sample []*torch.Tensor) (chains []Chain, err error) {
-	units := p.cut(&s.found)
+func (p *prober) sweepChains(f *looked, sample []*torch.Tensor) (chains []Chain, err error) {
+	units := p.cut(f)
 	last := len(units) - 1
 	if p.Loss != nil {
 		units[last] = append(units[last], 1)
@@ -67,7 +63,7 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor) (chains []Chain, er
 	}
 	var loss *remat.Loss
 	if p.Loss != nil && !p.LossUnit {
-		loss = w.loss(s.times)
+		loss = w.loss(f.times)
 		units[last] = units[last][:len(units[last])-1]
 	}
 	for i, st := range w.stages {
@@ -75,14 +71,14 @@ func (p *prober) chainsOf(s *looked, sample []*torch.Tensor) (chains []Chain, er
 		if i == last && loss != nil {
 			chain.Footprint.AtOnce, chain.Footprint.LossTmp, chain.Loss = true, loss.Tmp, *loss
 		}
-		w.assemble(&chain, st, s)
+		w.assemble(&chain, st, f)
 		chains = append(chains, chain)
 	}
 	return chains, nil
 }
 
-// loss makes the loss, which is the last unit, forward and backward at once, and leaves it out of
-// the units.
+// loss removes the loss, which is the last unit, from the units. It returns its costs with forward
+// and backward at once.
 func (w *sweep) loss(times []unitTimes) *remat.Loss {
 	st := w.stages[len(w.stages)-1]
 	st.last--
@@ -100,20 +96,20 @@ func (w *sweep) loss(times []unitTimes) *remat.Loss {
 	return out
 }
 
-// assemble makes the views of a stage's footprint.
-func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
-	f := out.Footprint
-	out.Given, out.Gives = st.values.bytesOf(f.Arrives.Tuple), st.values.bytesOf(f.Leaves.Tuple)
+// assemble derives a stage's chain from its footprint and the layers' times.
+func (w *sweep) assemble(out *Chain, st *stage, f *looked) {
+	fp := out.Footprint
+	out.Given, out.Gives = st.values.bytesOf(fp.Arrives.Tuple), st.values.bytesOf(fp.Leaves.Tuple)
 	var deferred []remat.Deferred
-	all := []timed(nil)
+	var all []timed
 	at := 0
 	for _, u := range w.units[:st.first] {
 		at += len(u.list)
 	}
 	for i, u := range w.units[st.first:st.last] {
 		times := make([]unitTimes, len(u.list))
-		if s.times != nil {
-			times = s.times[at : at+len(u.list)]
+		if f.times != nil {
+			times = f.times[at : at+len(u.list)]
 		}
 		at += len(u.list)
 		for op := range operations {
@@ -123,25 +119,24 @@ func (w *sweep) assemble(out *Chain, st *stage, s *looked) {
 			ForwardNoGrad: micros(times, forwardNoGrad),
 			Backward:      micros(times, firstBackward), Later: micros(times, laterBackward)})
 		if u.isFrozen && out.Prologue == i {
-			keep := f.Units[i].Keep
+			keep := fp.Units[i].Keep
 			out.Prologue = i + 1
 			out.ProloguePeak = max(out.ProloguePeak, st.values.fresh(i, 0)+slices.Max(keep[:]))
 			continue
 		}
-		left := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left}
+		d := remat.Deferred{Bytes: u.backs[remat.AddsLater].Left}
 		second := micros(times, secondPart)
 		if both := micros(times, firstPart) + second; both > 0 {
-			left.Share, left.Longer = second/both, max(both-micros(times, laterBackward), 0)
+			d.Share, d.Longer = second/both, max(both-micros(times, laterBackward), 0)
 		}
-		deferred = append(deferred, left)
+		deferred = append(deferred, d)
 	}
-	out.Chain = f.Chain(out.UnitTimes, out.Chain.Loss.Backward, out.Prologue, remat.Makes)
-	if out.Timing = (Timing{spread(all...), s.devices}); w.Split {
+	out.Chain = fp.Chain(out.UnitTimes, out.Chain.Loss.Backward, out.Prologue, remat.Makes)
+	if out.Timing = (Timing{spread(all...), f.devices}); w.Split {
 		out.Deferred = deferred
 	}
 }
 
-// footprint returns the bytes of a stage.
 func (w *sweep) footprint(st *stage) *remat.Footprint {
 	n := st.last - st.first
 	begin, end := w.elements(st, st.first), w.elements(st, st.last)
@@ -156,17 +151,17 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	}
 	for _, kind := range kinds {
 		g := st.grads[kind].Blocks
-		b := remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops),
-			Leaves: begin.parcel(g.At[0], begin.pops)}
-		for later := range remat.BackwardKind(2) {
-			if later > 0 && !w.Split {
-				continue
-			}
-			b.Units = nil
+		measured := []remat.BackwardKind{kind}
+		if w.Split {
+			measured = append(measured, kind+remat.MakesLater)
+		}
+		for _, kind := range measured {
+			b := remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops),
+				Leaves: begin.parcel(g.At[0], begin.pops)}
 			for _, u := range w.units[st.first:st.last] {
-				b.Units = append(b.Units, u.backs[kind+later*remat.MakesLater])
+				b.Units = append(b.Units, u.backs[kind])
 			}
-			out.Backward[kind+later*remat.MakesLater] = b
+			out.Backward[kind] = b
 		}
 	}
 	return out
@@ -175,20 +170,20 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 // mostUnits is the most units that a model is cut into.
 const mostUnits = 400
 
-// cut returns the units of each stage, as numbers of layers.
-func (p *prober) cut(f *found) (units [][]int) {
+// cut returns the numbers of layers in the units of each stage.
+func (p *prober) cut(f *looked) (units [][]int) {
 	joined := f.joined(p.layers[:p.model])
 	coarsen(joined, max(mostUnits-len(p.Balance), 1))
 	first := 0
-	for stage, n := range p.Balance {
-		units = append(units, nil)
+	for _, n := range p.Balance {
+		var counts []int
 		for i := first; i < first+n; i++ {
 			if i == first || !joined[i] {
-				units[stage] = append(units[stage], 0)
+				counts = append(counts, 0)
 			}
-			units[stage][len(units[stage])-1]++
+			counts[len(counts)-1]++
 		}
-		first += n
+		units, first = append(units, counts), first+n
 	}
 	return units
 }

@@ -14,15 +14,13 @@ import (
 	"penstock.example/torch"
 )
 
-// In a pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches,
-// memory and clock. So the windows of a row run on a device and a thread each. Each runs its timed
-// passes, and then untimed ones until the last of them has finished.
-
-// team is a row of windows that are timed at once.
+// team is a row of windows that are timed at once, each on a device and a thread of its own. In a
+// pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches, memory
+// and clock. So a lane that has done its passes repeats them, untimed, until all lanes have.
 type team struct {
 	lanes []*lane
 	times []unitTimes
-	left  atomic.Int32 // lanes that have passes to do
+	left  atomic.Int32 // lanes with passes to do
 }
 
 // lane is a window with the device that it is timed on.
@@ -36,7 +34,7 @@ type lane struct {
 	spent time.Duration // in layers, in all passes
 }
 
-// timeRow times the windows of a row, and returns the input of the window after them.
+// timeRow times the windows of a row, and returns their output.
 func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input, err error) {
 	ctx, stop := context.WithCancel(p.ctx)
 	defer stop()
@@ -57,7 +55,7 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 			return next, err
 		}
 		if k < len(row)-1 {
-			if in, err = l.through(); err != nil {
+			if in, err = l.output(); err != nil {
 				return next, err
 			}
 		}
@@ -65,15 +63,15 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 	if err := t.run(stop); err != nil {
 		return next, err
 	}
-	if next, err = t.lanes[len(row)-1].through(); err == nil {
+	if next, err = t.lanes[len(row)-1].output(); err == nil {
 		for _, w := range row {
-			level(times[w.from:w.to])
+			scaleToPasses(times[w.from:w.to])
 		}
 	}
 	return next, err
 }
 
-// on is a prober of the same layers on another device.
+// on returns a prober of the same layers on another device.
 func (p *prober) on(d torch.Device) *prober {
 	config := p.Config
 	config.Device, config.Peer = d, d
@@ -82,7 +80,6 @@ func (p *prober) on(d torch.Device) *prober {
 	return q
 }
 
-// attempt makes the panic of a lane the error of its layer.
 func (l *lane) attempt(f func() error) error {
 	return attemptAt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
 }
@@ -103,8 +100,8 @@ func (l *lane) end() {
 	l.c.Close()
 }
 
-// through runs a lane once, for the input of the next one.
-func (l *lane) through() (next input, err error) {
+// output runs a lane once, for the input of the next one.
+func (l *lane) output() (next input, err error) {
 	err = l.attempt(func() error {
 		e := l.begin()
 		for i := l.from; i < l.to; i++ {
@@ -132,18 +129,18 @@ func (l *lane) run(e *segment.Execution, kind remat.Kind, i int) (time.Duration,
 	return took, nil
 }
 
-// run times all lanes. Several have a thread each.
+// run times all lanes, several on a thread each.
 func (t *team) run(stop func()) error {
 	t.left.Store(int32(len(t.lanes)))
 	if len(t.lanes) == 1 {
 		return t.time(t.lanes[0])
 	}
 	var lanes sync.WaitGroup
-	errs := make(chan error, len(t.lanes)) // the first one counts
+	errs := make(chan error, len(t.lanes))
 	tag := system.ThreadTag()
 	for _, l := range t.lanes {
 		lanes.Go(func() {
-			runtime.LockOSThread() // and its thread ends with it
+			runtime.LockOSThread() // for good: the thread ends with the goroutine
 			system.TagThread(tag)
 			err := error(errGoexit) // unless time returns
 			defer func() {
@@ -187,15 +184,7 @@ func (t *team) time(l *lane) error {
 	})
 }
 
-// The number of passes depends on how long they take.
-const (
-	fewestPasses = 2
-	usualPasses  = 5
-	enoughTime   = time.Second            // in passes of a window that count, after which the fewest do
-	longPass     = 250 * time.Millisecond // needs no warm-up: first runs are a small part of it
-)
-
-// count counts the passes of a window.
+// count counts the passes of a window. There are 2 to 5, fewer if they take long.
 type count struct {
 	*Config
 	isWarm  bool // a pass that does not count is over
@@ -208,13 +197,13 @@ func (n *count) more() bool {
 	if n.Repeats > 0 {
 		return n.counted < n.Repeats
 	}
-	return n.counted < fewestPasses || n.counted < usualPasses && n.spent < enoughTime
+	return n.counted < 2 || n.counted < 5 && n.spent < time.Second
 }
 
-// add adds a pass and reports whether it counts.
+// add adds a pass and reports whether it counts. A first pass does not count, unless the first runs
+// are a small part of it. On a GPU it loads the kernels, and never counts.
 func (n *count) add(took time.Duration) bool {
-	// The first pass on a GPU never counts, as it loads the kernels.
-	if !n.isWarm && n.counted == 0 && (took < longPass || queues(n.Config)) {
+	if !n.isWarm && n.counted == 0 && (took < 250*time.Millisecond || queues(n.Config)) {
 		n.isWarm = true
 		return false
 	}

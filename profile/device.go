@@ -9,8 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Bytes are read from the account of the device that measures, so nobody else may use it meanwhile.
-// Pipes do not wait for each other: a layer may itself run a pipe that measures.
+// Bytes are read from a device's account, so each measurement reserves its device. It does not wait
+// for one, as a layer may itself run a pipe that measures.
 
 var (
 	reserving sync.Mutex
@@ -18,7 +18,7 @@ var (
 )
 
 // IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is
-// none. release gives the device back. It fails if all devices are in use.
+// none. release gives the device back. If all devices are in use it fails.
 func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 	reserving.Lock()
 	defer reserving.Unlock()
@@ -36,15 +36,14 @@ func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 			delete(reserved, d)
 		}, nil
 	}
-	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages, "+
-		"or measure one model after the other", torch.MaxCPU)
+	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages", torch.MaxCPU)
 }
 
-// cores is how many threads run at once. Tests replace it.
+// cores is the number of cores. Tests replace it.
 var cores = runtime.NumCPU
 
-// reserveOthers reserves devices that work while Device does, one for each free core, with the
-// limit of Device. A clock of the caller times one layer at a time.
+// reserveOthers reserves devices that work while Device does, one for each free core, with Device's
+// limit. With a clock of the caller there are none.
 func (p *prober) reserveOthers() (release func()) {
 	var releases []func()
 	if p.Device.Kind == torch.KindCPU && p.Clock == nil {
@@ -65,7 +64,7 @@ func (p *prober) reserveOthers() (release func()) {
 	}
 }
 
-// isFull reports whether a limit of the device that measures is the reason of an error.
+// isFull reports whether the device's limit caused an error.
 func (p *prober) isFull(err error) bool {
 	return errors.Is(err, torch.ErrOutOfMemory) && p.Device.Memory().Limit > 0
 }

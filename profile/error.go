@@ -21,7 +21,6 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// errGoexit is the failure of a layer that ends its goroutine.
 var errGoexit = errors.New("profile: a layer called runtime.Goexit")
 
 // theSample is what fails before any layer.

@@ -4,34 +4,35 @@ import (
 	"slices"
 
 	"penstock.example/internal/segment"
-	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
-// found is the result of one run of each layer. The tensors of its flows are freed.
-type found struct {
-	at        [][]flow // by boundary: the tuple, and then skips by place
-	tuples    []int    // by boundary: elements of the tuple
-	saved     []int64  // by layer: bytes that it saves, without its input and its output
-	held      []int64  // by layer, the loss too: bytes that a forward with gradients leaves
-	overwrote []bool   // by layer, the loss too: it overwrote its input
-	blocks    []*block // of outputs
-
-	copied  int64   // bytes of transfers that were timed
-	seconds float64 // of these
+// looked is the measurement of single layers, which does not depend on the cut. The tensors of its
+// flows are freed.
+type looked struct {
+	key       string      // see settingsKey
+	at        [][]flow    // by boundary: the tuple, and then skips by place
+	tuples    []int       // by boundary: elements of the tuple
+	saved     []int64     // by layer: bytes that it saves, without its input and its output
+	held      []int64     // by layer, the loss too: bytes that a forward with gradients leaves
+	overwrote []bool      // by layer, the loss too: it overwrote its input
+	blocks    []*block    // of outputs
+	copied    int64       // bytes of the timed transfers
+	seconds   float64     // of the timed transfers
+	times     []unitTimes // by layer, the loss too; nil with Config.BytesOnly
+	devices   int         // that worked while layers were timed
 }
 
-// flow is a tensor that goes from layer to layer: a copy of an output of the layer before.
+// flow is a tensor that goes from layer to layer: a copy of an output.
 type flow struct {
 	t     *torch.Tensor // kept; nil for a skip that is absent
 	grad  bool          // its gradient goes back
-	bytes int64         // of a transfer; 0 for an element of a tuple that stands there again
+	bytes int64         // of a transfer; 0 for a repeated element of a tuple
 	block *block        // of the original
 }
 
-// block is the memory of an output of a layer. Outputs of several layers may share one: views, and
-// outputs of layers that work in place.
+// block is the memory of a layer's output. Views and in-place outputs share the block of their input.
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody
@@ -42,24 +43,23 @@ type block struct {
 // parameters, which are held anyway.
 const nobody = -1
 
-// lookEach measures every layer as a unit of its own. It is what all chains and balances are
-// derived from.
-func (p *prober) lookEach(of string, sample []*torch.Tensor) (s looked, err error) {
-	s.of, p.overwrite = of, true
+// lookEach measures every layer as a unit of its own.
+func (p *prober) lookEach(key string, sample []*torch.Tensor) (f *looked, err error) {
+	f, p.overwrite = &looked{key: key}, true
 	defer func() { p.overwrite = false }()
 	if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
-		return s, err
+		return f, err
 	}
-	if err := p.look(&s.found, sample); err != nil || p.BytesOnly {
-		return s, err
+	if err := p.look(f, sample); err != nil || p.BytesOnly {
+		return f, err
 	}
-	p.overwrote = s.found.overwrote
-	s.times, s.devices, err = p.passes(sample, s.found.held)
-	return s, err
+	p.overwrote = f.overwrote
+	f.times, f.devices, err = p.passes(sample, f.held)
+	return f, err
 }
 
 // look runs each layer once with gradients, and finds the memory held until its backward.
-func (p *prober) look(f *found, sample []*torch.Tensor) error {
+func (p *prober) look(f *looked, sample []*torch.Tensor) error {
 	l := &scan{prober: p, f: f}
 	defer func() {
 		for _, f := range slices.Concat(l.in, l.out) {
@@ -101,24 +101,18 @@ func (p *prober) look(f *found, sample []*torch.Tensor) error {
 // scan is the state of look: the input of the next layer, and its output as far as it is copied.
 type scan struct {
 	*prober
-	f       *found
+	f       *looked
 	in, out []flow
 }
 
-// arrive makes the output with its tuple of so many elements the input of the next layer.
+// arrive makes the output, with a tuple of so many elements, the input of the next layer.
 func (l *scan) arrive(tuple int) {
 	l.f.at, l.f.tuples = append(l.f.at, l.out), append(l.f.tuples, tuple)
 	l.in, l.out = l.out, nil
 }
 
-// owned frees a kept tensor after the unit, if it is still there.
-func (p *prober) owned(t *torch.Tensor) *torch.Tensor {
-	p.drops = append(p.drops, t.Free)
-	return t
-}
-
-// copied copies a tensor, as a transfer between stages does. A tensor that is one of the first
-// elements of the output shares their copy.
+// copied copies a tensor, as a transfer between stages does. A repeated element of the output shares
+// the first one's copy.
 func (l *scan) copied(t *torch.Tensor, earlier []*torch.Tensor, b *block) (f flow) {
 	if i := slices.Index(earlier, t); i >= 0 {
 		f = l.out[i]
@@ -130,9 +124,9 @@ func (l *scan) copied(t *torch.Tensor, earlier []*torch.Tensor, b *block) (f flo
 	return f
 }
 
-// run looks at layer i, and makes its output the input of the next. When all handles on input and
-// output are freed, only the graph of the layer holds memory, which the account then shows. A skip
-// that later layers need is copied first.
+// run looks at layer i, and makes its output the input of the next. It frees the handles on each
+// block of input and output: a block that then stays live is saved by the layer's graph. A skip that
+// later layers need is copied first.
 func (l *scan) run(i int) {
 	blocks, handles := map[uintptr]*block{}, map[uintptr][]*torch.Tensor{}
 	for _, s := range l.layers[i].State() {
@@ -151,7 +145,8 @@ func (l *scan) run(i int) {
 			if pops == 0 {
 				f.t = nil
 			} else if after >= 0 && f.t != nil {
-				f.t = l.owned(l.c.Keep(l.c.Clone(f.t)))
+				f.t = l.c.Keep(l.c.Clone(f.t))
+				l.drops = append(l.drops, f.t.Free)
 			}
 		}
 		if f.t != nil {
@@ -220,15 +215,13 @@ func (l *scan) run(i int) {
 	l.arrive(len(ys))
 }
 
-// keepGraph keeps the graph of a tensor, and not its memory, while the layer is looked at.
+// keepGraph keeps a tensor's graph, without its memory, while the layer is looked at.
 func (l *scan) keepGraph(t *torch.Tensor) {
 	if t.RequiresGrad() {
 		defer l.c.SetGrad(l.c.SetGrad(true))
 		l.c.Sum(t)
 	}
 }
-
-func lastPop(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
 
 // transfers times copies of flows to the other device.
 func (l *scan) transfers(flows []flow) {

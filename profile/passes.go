@@ -10,9 +10,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a
-// training step, and so with caches and allocator as in a step: the layer before has just made its
-// input, and everything else was used since it last ran. For three layers a pass is
+// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a training
+// step. So caches and the allocator are as in a step: the layer before has just made the input, and
+// everything else was used since the layer last ran. For three layers a pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
@@ -22,19 +22,16 @@ import (
 //
 // A pass holds as much as a step without recomputation. So a long model is timed in windows of
 // layers, and with several devices a row of windows at once. A layer too large for a window is timed
-// alone, one micro-batch after the other, and so are the layers of a row if a limit has no room for it.
-
-// windowBytes is how many bytes the layers of a window may save and make.
-const windowBytes = 256 << 20
+// alone, one micro-batch after the other. So are the layers of a row that exceeds a limit.
 
 // window is the layers from <= i < to that are timed in the same passes.
 type window struct {
 	from, to int
-	isTight  bool // one micro-batch at a time
+	isTight  bool // one layer, one micro-batch at a time
 }
 
-// rows cuts layers of given bytes into windows of at most most bytes, and the windows into rows
-// that are timed at the same time, one on each device. A larger layer is a row.
+// rows cuts layers of given bytes into windows of at most most bytes, and windows into rows that are
+// timed at once, a window on each device. A larger layer is a row.
 func rows(bytes []int64, devices int, most int64) (list [][]window) {
 	var counts []int // layers of each window
 	var held int64
@@ -64,8 +61,8 @@ func rows(bytes []int64, devices int, most int64) (list [][]window) {
 	return list
 }
 
-// singly is a row for each of the layers from <= i < to.
-func singly(from, to int) (list [][]window) {
+// tightRows returns a row for each of the layers from <= i < to.
+func tightRows(from, to int) (list [][]window) {
 	for i := from; i < to; i++ {
 		list = append(list, []window{{i, i + 1, true}})
 	}
@@ -79,29 +76,30 @@ func sum[N int | int64](list []N) (all N) {
 	return all
 }
 
-// flight is the number of micro-batches in flight in a pass, for each device that works.
-const flight = 2
+// inFlight is the number of micro-batches in flight in a pass.
+const inFlight = 2
 
-// windowLimit is how many bytes the layers of a window may hold.
+// windowLimit returns how many bytes the layers of a window may hold.
 func (p *prober) windowLimit() int64 {
+	const most = 256 << 20
 	m := p.Device.Memory()
 	if m.Limit == 0 {
-		return windowBytes
+		return most
 	}
 	half := max(m.Limit-m.Live, 0) / 2 // temporaries take the other half
-	return min(windowBytes, half/int64(1+len(p.others)))
+	return min(most, half/int64(1+len(p.others)))
 }
 
-// passes times the layers. held is the bytes that a forward with gradients leaves. atWork is how
-// many devices worked all the while.
+// passes times the layers. held is the bytes that a forward with gradients leaves, by layer. atWork is
+// how many devices worked all the while.
 func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
 	defer p.reserveOthers()()
 	in, err := p.sampleInput(sample)
 	defer func() { in.free() }()
 	times, atWork = make([]unitTimes, len(p.layers)), 1+len(p.others)
-	list := rows(held, atWork, p.windowLimit()/flight)
+	list := rows(held, atWork, p.windowLimit()/inFlight)
 	if p.isLean {
-		list = singly(0, len(p.layers))
+		list = tightRows(0, len(p.layers))
 	}
 	for len(list) > 0 && err == nil {
 		row := list[0]
@@ -109,7 +107,7 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 		next, failed := p.timeRow(in, row, times)
 		if p.isFull(failed) && !row[0].isTight {
 			clear(times[from:to])
-			list = append(singly(from, to), list[1:]...)
+			list = append(tightRows(from, to), list[1:]...)
 			continue
 		}
 		atWork = min(atWork, len(row))
@@ -125,10 +123,8 @@ func (l *lane) pass(times []unitTimes) error {
 	if err := l.forward(l.begin(), remat.Forward, forwardNoGrad, times); err != nil {
 		return err
 	}
-	for _, layer := range l.layers[l.from:l.to] {
-		zeroGrads(layer)
-	}
-	n, ahead := flight, flight // in every window, so that times of layers add up pass by pass
+	zeroGrads(l.layers[l.from:l.to])
+	n, ahead := inFlight, inFlight // in every window, so that times of layers add up pass by pass
 	if l.Split {
 		n++
 	}
@@ -147,7 +143,7 @@ func (l *lane) pass(times []unitTimes) error {
 		op := laterBackward
 		if k == 0 {
 			op = firstBackward
-		} else if k == flight {
+		} else if k == inFlight {
 			op = firstPart
 		}
 		if err := l.back(list[k], op, times); err != nil {
@@ -157,7 +153,7 @@ func (l *lane) pass(times []unitTimes) error {
 	return nil
 }
 
-// forward runs the forwards of a micro-batch. One without gradients frees the execution.
+// forward runs the forwards of a micro-batch. It frees the execution if they have no gradients.
 func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) error {
 	for i := l.from; i < l.to; i++ {
 		took, err := l.run(e, kind, i)
@@ -172,19 +168,19 @@ func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []un
 	return nil
 }
 
-// back runs the backwards of a micro-batch; of one in two parts all first parts, and then all
+// back runs the backwards of a micro-batch. If they are in two parts, all first parts come before the
 // second ones.
 func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 	l.giveOnes(e)
 	e.Defer = op == firstPart
 	var deferred []int
 	for i := l.to - 1; i >= l.from; i-- {
-		goes, n := requiresGrad(e.Saved(i)), e.Deferred()
+		hasBackward, n := requiresGrad(e.Saved(i)), e.Deferred()
 		took, err := l.run(e, remat.Backward, i)
 		if err != nil {
 			return err
 		}
-		if !goes {
+		if !hasBackward {
 			took = 0
 		}
 		times[i][op] = append(times[i][op], took)
@@ -205,16 +201,15 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 	return nil
 }
 
-// requiresGrad says that a backward goes through an output.
 func requiresGrad(xs, skips []*torch.Tensor) bool {
 	return slices.ContainsFunc(slices.Concat(xs, skips), func(t *torch.Tensor) bool {
 		return t != nil && t.RequiresGrad()
 	})
 }
 
-// level scales the times of layers so that they add up to the time of whole passes: in none is every
-// layer as quick as in its best quarter.
-func level(layers []unitTimes) {
+// scaleToPasses scales the times of layers so that they add up to the time of whole passes. In no pass
+// is every layer as quick as in its best quarter.
+func scaleToPasses(layers []unitTimes) {
 	for op := range operations {
 		list := timesOf(layers, op)
 		all := typicalSum(list)
@@ -236,7 +231,6 @@ func level(layers []unitTimes) {
 	}
 }
 
-// timesOf is the times of an operation on each layer.
 func timesOf(layers []unitTimes, op int) (list []timed) {
 	for _, t := range layers {
 		list = append(list, t[op])
@@ -251,12 +245,12 @@ func typicalSum(list []timed) (all time.Duration) {
 	return all
 }
 
-// micros is the time of an operation on several layers, in microseconds.
+// micros returns the microseconds of an operation on several layers.
 func micros(layers []unitTimes, op int) float64 {
 	return float64(typicalSum(timesOf(layers, op))) / float64(time.Microsecond)
 }
 
-// begin begins an execution at the window's first layer. Its layers have run before.
+// begin begins an execution of layers that have run before at the window's first layer.
 func (l *lane) begin() *segment.Execution {
 	defer l.c.Release(l.c.Mark())
 	in := l.in
@@ -270,8 +264,8 @@ func (l *lane) begin() *segment.Execution {
 	return e
 }
 
-// giveOnes gives an execution ones as the gradients of the window's output: the tuple, skips by
-// pop, and parameters that later layers use too.
+// giveOnes gives an execution ones as the gradients of the window's output: of the tuple, of each pop
+// of a skip, and of parameters that later layers use, too.
 func (l *lane) giveOnes(e *segment.Execution) {
 	given, stashed := e.Saved(l.to - 1)
 	detached, passing := e.Take(l.to)
@@ -309,10 +303,10 @@ func (l *lane) giveOnes(e *segment.Execution) {
 	}
 }
 
-// unitTimes is how long the operations on a layer, or a unit, took, pass by pass.
+// unitTimes is how long each operation on a layer took, pass by pass.
 type unitTimes [operations]timed
 
-// Operations that are timed. A pass has several forwards with gradients.
+// The timed operations. A pass has several forwards with gradients.
 const (
 	forwardNoGrad = iota
 	forward

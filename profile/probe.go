@@ -11,17 +11,17 @@ import (
 	"penstock.example/torch"
 )
 
-// prober runs units by single operations, as plans are run, and reads the account.
+// prober runs units by single operations, as a pipe does, and reads the device's account.
 type prober struct {
 	Config
 	ctx    context.Context
-	layers []nn.NamedLayer // the model's, and the loss
-	model  int             // number of layers without the loss
+	layers []nn.NamedLayer // the model's, then the loss
+	model  int             // the number of the model's layers
 	routes []nn.SkipRoute
 	c      *torch.Ctx // nothing stays in it between operations
 	peer   *torch.Ctx // to which transfers are timed
 
-	// The segment that is measured: all layers one by one, or a stage.
+	// The segment that is measured: its units are single layers, or those of the chains.
 	s         *segment.Segment
 	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
@@ -29,16 +29,15 @@ type prober struct {
 	queueing bool     // see queues
 	queue    []queued // the runs of the pass so far
 
-	drops      []func()             // free memory after a unit
-	executions []*segment.Execution // of the unit; failed ones still hold tensors
-	deferred   *nn.Deferred         // statistics that first forwards gather
-
-	copies map[*torch.Tensor]*copied // by value
+	drops      []func()                  // free memory after a unit
+	executions []*segment.Execution      // of the unit; failed ones still hold tensors
+	deferred   *nn.Deferred              // statistics that first forwards gather
+	copies     map[*torch.Tensor]*copied // by value
 
 	progress
-	isLean bool           // as little as possible is held
+	isLean bool           // it holds as little as possible
 	others []torch.Device // that work while layers are timed
-	isLane bool           // others work at the same time
+	isLane bool           // other lanes work at the same time
 }
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
@@ -53,10 +52,9 @@ func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, route
 	return p
 }
 
-// live is the bytes that are live on the device.
 func (p *prober) live() int64 { return p.Device.Memory().Live }
 
-// context makes the contexts of training.
+// context is a segment.NewContext.
 func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{Training: true, Checkpointing: run.More, Recomputing: run.Again, Seed: p.Seed,
 		Spans: run.Graph, Skips: run.Skips, Extras: p.Extras, Loss: p.Loss, Target: p.Target}
@@ -66,20 +64,19 @@ func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, cfg)
 }
 
-// reading is the effect of an operation on the account, in bytes, and its time.
+// reading is the bytes and the time of an operation.
 type reading struct {
 	peak  int64 // the most live bytes, less those before
 	delta int64 // the live bytes afterwards, less those before
 	took  time.Duration
 }
 
-// do performs an operation, and reads the account before and after it.
 func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
 	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
 	return p.read(func() { e.Do(p.c, op) })
 }
 
-// read does something, and reads the account before and after it.
+// read reads the account before and after a function.
 func (p *prober) read(do func()) (r reading) {
 	before := p.live()
 	p.Device.ResetPeak()
@@ -97,8 +94,8 @@ func (p *prober) execution() *segment.Execution {
 	return e
 }
 
-// execute begins an execution at a unit with an input, which it shares; again says that the unit
-// has run before.
+// execute begins an execution at a unit, with handles of its own on the input. again says that the
+// unit has run before.
 func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	e := p.execution()
 	e.Send(unit, p.arrival(unit, input{p.shared(in.xs), p.shared(in.skips)}))
@@ -108,7 +105,7 @@ func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	return e
 }
 
-// arrival is the input of a unit, which takes it over.
+// arrival is the input of a unit, which then owns the tensors.
 func (p *prober) arrival(unit int, in input) segment.Arrival {
 	a := segment.Arrival{Tensors: in.xs, Skips: in.skips}
 	if unit == 0 {
@@ -117,7 +114,7 @@ func (p *prober) arrival(unit int, in input) segment.Arrival {
 	return a
 }
 
-// dropHeld gives identities back, and frees the tensors of failed executions.
+// dropHeld frees what a unit still holds.
 func (p *prober) dropHeld() {
 	for _, e := range p.executions {
 		e.Free()
@@ -129,7 +126,7 @@ func (p *prober) dropHeld() {
 	p.drops = nil
 }
 
-// shared makes further handles on tensors, kept.
+// shared returns further handles on tensors, which the caller owns.
 func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
 	return mapped(list, func(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) })
 }
@@ -147,7 +144,6 @@ func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torc
 	return out
 }
 
-// sampleInput is the sample as the input of the first unit.
 func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
 	err = attempt(theSample, func() error {
 		for _, x := range sample {
@@ -158,7 +154,7 @@ func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
 	return in, err
 }
 
-// wants reports which elements of the model's input need a gradient.
+// wants says which elements of the model's input need a gradient.
 func (p *prober) wants(xs []*torch.Tensor) []bool {
 	out := make([]bool, len(xs))
 	for i, x := range xs {

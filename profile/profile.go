@@ -36,26 +36,25 @@ type Config struct {
 	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
 	Devices int
 	Threads int // of each operator, at most 256; 0 is 1
-	// Repeats is the number of timed passes, of which the lower quartile counts. 0 is 5, and fewer,
-	// at least 2, if passes take long.
+	// Repeats is the number of timed passes, of which the 25th percentile counts. 0 is 5, or as few
+	// as 2 if passes take long.
 	Repeats  int
 	Seed     uint64
 	Extras   map[string]any // batch values that are not tensors
 	Autocast torch.Autocast // the type of forwards, as in a pipe
-	// Clock times runs, as the difference of two readings, one layer at a time. Nil is the processor
-	// time of the thread for one thread on a CPU, events on a GPU, and else the time of day.
+	// Clock is read before and after each run; layers then run one at a time. Nil is the thread's
+	// processor time for one thread on a CPU, events on a GPU, and otherwise the time of day.
 	Clock     func() time.Duration
 	BytesOnly bool // seconds stay 0
-	// Progress is called now and then with the number of measured layers, and at the end. Nil is
-	// not called.
+	// Progress is called from time to time, and at the end. It may be nil.
 	Progress func(done, layers int)
 
 	Balance []int // the number of layers of each stage, which gets a chain; nil is no chains
 	// Workers is the device of each stage, as a number. Between stages on one device nothing is
 	// copied. Nil is a device for each.
 	Workers []int
-	// MicroBatches is the number of micro-batches of a step; 0 is several, some of them in flight
-	// at once. With 1 a backward finds the memory of its forward in the caches.
+	// MicroBatches is the number of micro-batches of a step; 0 is several, some of them in flight.
+	// With 1 a backward finds its forward's memory in the caches.
 	MicroBatches int
 	Loss         nn.Loss         // follows the last layer; nil is none
 	Target       []*torch.Tensor // of the sample
@@ -63,78 +62,66 @@ type Config struct {
 	Fewer, FewerTarget []*torch.Tensor
 	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
 	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
-	LossUnit bool
-	// InputGrad says that the sample's gradient is wanted. It is as well if an element of the sample
-	// requires one.
-	InputGrad         bool
-	DeferredBatchNorm bool // forwards gather the statistics of a mini-batch; see nn.Deferred
-	Split             bool // measure also backwards in two parts
-	// LiftLimit measures without the limit of Device where that has no room, and holds as little as
-	// it can. For only a measurement tells the least limit that will do.
+	LossUnit  bool
+	InputGrad bool // the sample's gradient is wanted; so it is if the sample requires one
+	// DeferredBatchNorm says that forwards gather the statistics of a mini-batch; see nn.Deferred.
+	DeferredBatchNorm bool
+	Split             bool // backwards in two parts are measured, too
+	// LiftLimit measures again without Device's limit if that is too low. So the least limit that
+	// would do can be told. The second measurement holds as little as it can.
 	LiftLimit bool
-	// Known is an earlier profile. Its layers and times are not measured again if it is of the same
-	// model, shapes, settings and loss. Nil is none.
+	// Known is an earlier profile, or nil. Its layers and times are taken over if model, shapes,
+	// settings and loss are the same.
 	Known *Profile
 }
 
 // Profile is a measurement, for one micro-batch of the sample's rows.
 type Profile struct {
-	Layers []plan.Layer     // the model's flattened layers; the loss is not among them
-	Skips  []plan.LayerSkip // between different layers
-	Ties   []plan.LayerTie  // parameters that different layers use
-	Input  int64            // bytes of the sample
-	// SecondsPerByte is the time of transfers between stages: the mean over all that layers of this
-	// model give each other.
-	SecondsPerByte float64
-	Timing         Timing  // of all layers
-	Chains         []Chain // by stage of Config.Balance
+	Layers         []plan.Layer     // the model's flattened layers; the loss is not among them
+	Skips          []plan.LayerSkip // between different layers
+	Ties           []plan.LayerTie  // parameters that different layers use
+	Input          int64            // bytes of the sample
+	SecondsPerByte float64          // of transfers between stages: the mean over all layers' outputs
+	Timing         Timing           // of all layers
+	Chains         []Chain          // by stage of Config.Balance
 
-	looked looked
+	looked *looked
 }
 
-// looked is the part of a measurement that does not depend on the cut.
-type looked struct {
-	of    string // the model, the sample and the settings that it was measured with
-	found found
-	times []unitTimes // by layer, with the loss
-	// devices is how many worked while any layer was timed; 0 where none was.
-	devices int
-}
-
-// Measure measures each of the model's flattened layers, and the stages of Config.Balance for
-// rematerialisation. The sample is the model's input, a tensor or a tuple, with the rows of a
-// micro-batch; it stays the caller's.
+// Measure measures each of the model's flattened layers, and the stages of Config.Balance. The
+// sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it stays the
+// caller's.
 //
-// The model is as it was when Measure returns, after errors too: gradients are put back, running
-// statistics do not move, and parameters that do not exist yet are made for the time their layer is
-// measured. Until then neither the model nor the device may be used by others. Measure locks its
-// goroutine to a thread while it runs. It stops between two runs of a layer when ctx ends, with
-// ctx's error. A failure in a layer is an *Error.
+// Nobody else may use the model or the device until Measure returns. The model is then as it was,
+// after errors too: gradients are put back, running statistics do not move, and parameters that do
+// not exist yet exist only while their layer is measured. Measure locks its goroutine to a thread.
+// If ctx ends it stops between two runs of a layer, with ctx's error. A failure in a layer is an
+// *Error.
 //
-// Under a limit it holds less, which takes longer. The least that has to fit is a unit by itself,
-// with its input, what its backward holds, and the model's input.
+// Under a limit Measure holds less, which takes longer. The model's input and one unit at a time,
+// with its input and the memory of its backward, must fit.
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (
 	Profile, error) {
-	out := Profile{}
-	err := measuring(ctx, model, config, sample, func(p *prober) error {
-		of, limit := p.describe(sample), p.Device.Memory().Limit
-		err := out.measure(p, of, sample)
+	out := &Profile{}
+	err := withProber(ctx, model, config, sample, func(p *prober) error {
+		key, limit := p.settingsKey(sample), p.Device.Memory().Limit
+		err := out.measure(p, key, sample)
 		if p.isFull(err) && p.LiftLimit {
 			p.Device.SetLimit(0)
 			defer p.Device.SetLimit(limit)
 			p.isLean = true
-			err = out.measure(p, of, sample)
+			err = out.measure(p, key, sample)
 		}
 		return err
 	})
 	if err != nil {
 		return Profile{}, err
 	}
-	return out, nil
+	return *out, nil
 }
 
-// measuring checks the settings, and runs f with a prober, on a thread of its own.
-func measuring(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor,
+// withProber checks the settings and runs f, on a thread of its own.
+func withProber(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor,
 	f func(p *prober) error) error {
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
@@ -154,56 +141,50 @@ func measuring(ctx context.Context, model *nn.Sequential, config Config, sample 
 	})
 }
 
-// measure is Measure on the thread that measures.
-func (out *Profile) measure(p *prober, of string, sample []*torch.Tensor) (err error) {
+func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) (err error) {
 	if p.Balance != nil {
 		p.all = sweepingForward + sweepingBackward
 	}
-	if p.Known != nil && p.Known.looked.of == of {
+	if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
 		out.looked = p.Known.looked
 	} else {
 		p.all += looking
 		p.begin(looking)
-		if out.looked, err = p.lookEach(of, sample); err != nil {
+		if out.looked, err = p.lookEach(key, sample); err != nil {
 			return err
 		}
 	}
 	out.view(p.layers[:p.model], p.routes)
 	if p.Balance != nil {
-		if out.Chains, err = p.chains(&out.looked, sample); err != nil {
+		if out.Chains, err = p.chains(out.looked, sample); err != nil {
 			return err
 		}
-	}
-	if p.Balance != nil && p.Fewer != nil {
-		if err := out.fewer(p); err != nil {
-			return err
+		if p.Fewer != nil {
+			defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
+			p.Target = p.FewerTarget
+			fewer, err := p.chains(out.looked, p.Fewer)
+			if err != nil {
+				return err
+			}
+			for i := range fewer {
+				out.Chains[i].Fewer = &fewer[i]
+			}
 		}
 	}
-	p.weight = p.all
+	p.current = p.all
 	p.tell(1)
 	return nil
 }
 
-// fewer measures the chains of micro-batches with fewer rows, with the same units.
-func (out *Profile) fewer(p *prober) error {
-	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
-	p.Target = p.FewerTarget
-	chains, err := p.chains(&out.looked, p.Fewer)
-	for i := range chains {
-		out.Chains[i].Fewer = &chains[i]
-	}
-	return err
-}
-
-// describe names everything that the measurement of layers depends on. Losses of one type have the
-// same name, as their times are the same.
-func (c *prober) describe(sample []*torch.Tensor) string {
+// settingsKey is the same for measurements with the same layers and times. Losses of one type take
+// the same time.
+func (p *prober) settingsKey(sample []*torch.Tensor) string {
 	words := torch.Describe(sample)
-	for _, l := range c.layers[:c.model] {
+	for _, l := range p.layers[:p.model] {
 		words = append(words, l.Name)
 	}
-	return fmt.Sprint(words, c.Device.Kind, c.MicroBatches == 1, c.Threads, c.Autocast, c.InputGrad,
-		c.BytesOnly, c.Split, fmt.Sprintf("%T", c.Loss))
+	return fmt.Sprint(words, p.Device.Kind, p.MicroBatches == 1, p.Threads, p.Autocast, p.InputGrad,
+		p.BytesOnly, p.Split, fmt.Sprintf("%T", p.Loss))
 }
 
 // resolved checks the settings, and fills in defaults.

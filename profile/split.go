@@ -7,9 +7,10 @@ import (
 	"penstock.example/torch"
 )
 
-// split measures a backward of a unit in two parts. Its bytes are upper bounds: memory left to the
-// second part counts as the unit's own, although neighbours may hold some of it too. So it runs on
-// copies of the unit's input and gradients, which nothing else holds, and which share memory where the originals do; the batch is held in any case.
+// split measures a backward of a unit in two parts, on copies of the unit's input and gradients that
+// share memory as the originals do. So memory left to the second part counts as the unit's own, although
+// neighbours may hold some of it too: the bytes are upper bounds. The batch is not copied, as it is held
+// in any case.
 func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 	u, e := &w.units[i], w.execution()
 	before, grads := w.live(), gradBytes(u.list)
@@ -24,15 +25,18 @@ func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 		id, bytes := t.Storage()
 		switch one := copies[id]; {
 		case held[id]:
+			t = w.c.Share(t)
 		case one != nil && slices.Equal(one.Shape(), t.Shape()):
-			t = one
+			t = w.c.Share(one)
 		case bytes == t.Numel()*t.DType().Size():
-			copies[id] = w.owned(w.c.Keep(w.c.Clone(t))) // the next copy may fail
-			return copies[id]
+			t = w.c.Clone(t)
+			copies[id] = t
 		default: // a copy would lie otherwise
 			held[id], lent = true, lent+bytes
+			t = w.c.Share(t)
 		}
-		return w.owned(w.c.Keep(w.c.Share(t)))
+		w.drops = append(w.drops, w.c.Keep(t).Free)
+		return t
 	}
 	in := w.held[i]
 	e.Send(i, w.arrival(i, input{mapped(in.xs, own), mapped(in.skips, own)}))

@@ -7,7 +7,7 @@ import (
 	"penstock.example/torch"
 )
 
-// away says that operators on a device cannot use a tensor: it is on another GPU. Tests replace it.
+// away reports whether a tensor is on another GPU than a device. Tests replace it.
 var away = func(t *torch.Tensor, d torch.Device) bool { return d.Kind != torch.KindCPU && !t.On(d) }
 
 // copied is a copy of a parameter or buffer, and how many layers use it now.
@@ -16,10 +16,9 @@ type copied struct {
 	uses int
 }
 
-// ready makes a layer ready to run until restore is called. It makes missing parameters, puts
-// gradients aside, and saves buffers, as layers change them. It copies parameters from other GPUs,
-// and shared parameters if other threads use them at the same time. If ready panics, nothing has
-// changed.
+// ready makes a layer ready to run, until restore is called. It makes missing parameters, puts
+// gradients aside, and saves buffers, which layers change. It copies parameters from other GPUs, and
+// shared ones for a lane. If ready panics, nothing has changed.
 func (p *prober) ready(l nn.NamedLayer) (restore func()) {
 	var undo []func()
 	restore = func() {
@@ -36,7 +35,8 @@ func (p *prober) ready(l nn.NamedLayer) (restore func()) {
 	shared := nn.Shared(l.Layer)
 	seen := map[*nn.Param]bool{}
 	for _, h := range slices.Concat(l.State(), shared) {
-		if !seen[h.Param] && (p.isAway(h) || p.isLane && h.Exists() && slices.Contains(shared, h)) {
+		if !seen[h.Param] && h.Exists() &&
+			(away(h.Tensor(), p.Device) || p.isLane && slices.Contains(shared, h)) {
 			seen[h.Param] = true
 			undo = append(undo, p.copyHere(h))
 		}
@@ -49,7 +49,7 @@ func (p *prober) ready(l nn.NamedLayer) (restore func()) {
 			undo = append(undo, q.Free)
 		} else if s.IsBuffer() {
 			t, was := s.Tensor(), p.c.Clone(s.Tensor())
-			// Always, as native_batch_norm does not count as a change.
+			// Always, as native_batch_norm is not counted as a change.
 			undo = append(undo, func() { p.c.NoGrad(func() { p.c.Copy_(t, was) }) })
 		}
 	}
@@ -85,6 +85,3 @@ func (p *prober) copyHere(h nn.NamedParam) (restore func()) {
 		}
 	}
 }
-
-// isAway says that a parameter exists and is away.
-func (p *prober) isAway(h nn.NamedParam) bool { return h.Exists() && away(h.Tensor(), p.Device) }

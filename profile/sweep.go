@@ -10,9 +10,9 @@ import (
 	"penstock.example/torch"
 )
 
-// sweep measures the bytes of units by the operations of a plan: forwards over the whole model,
-// then backwards from its last unit to its first. So every backward gets the gradients of the units
-// after it, with their layout, and the memory they share. Where a stage begins, copies go on.
+// sweep measures the bytes of units: forwards over the whole model, then backwards from its last unit
+// to its first. So every backward gets the true gradients, with their layout and the memory that they
+// share. Stages get copies, as on another device.
 type sweep struct {
 	*prober
 	units     []unit
@@ -21,9 +21,9 @@ type sweep struct {
 	tuples    []int // by boundary: elements of the tuple
 
 	in, next input
-	held     map[int]input // kept inputs; the others are computed again from them
-	// back holds the gradients between units, by remat.BackwardKind: Makes and Adds. Only their
-	// layout counts, not their values. They have memory while their unit is measured.
+	held     map[int]input // by unit: kept inputs; the others are computed again from them
+	// back holds the gradients between units, for remat.Makes and remat.Adds. Their values do not
+	// matter. They have memory only while their unit is measured.
 	back [2]segment.Execution
 }
 
@@ -31,15 +31,14 @@ type sweep struct {
 type stage struct {
 	first, last int
 	values      blocks
-	grads       [2]blocks // by kind, as sweep.back
+	grads       [2]blocks // as sweep.back
 	ties        []int     // of the segment, in the order of their first use in the stage
 }
 
-// crossing is a skip between units: that which stashes it, and later ones that pop it, once for
-// each pop.
+// crossing is a skip between units.
 type crossing struct {
-	stash int
-	pops  []int
+	stash int   // the unit that stashes it
+	pops  []int // later units that pop it, once for each pop
 }
 
 // unit is a unit with its measurements.
@@ -47,10 +46,10 @@ type unit struct {
 	name     string
 	list     []nn.NamedLayer
 	bytes    remat.UnitBytes
-	saved    int64 // left by a forward with gradients, with its output
-	commit   int64 // the peak when the statistics of deferred batch norms are applied
-	isFrozen bool  // it has no backward
-	backs    [4]remat.UnitBackward
+	saved    int64                 // left by a forward with gradients, output included
+	commit   int64                 // the peak when the statistics of deferred batch norms are applied
+	isFrozen bool                  // it has no backward
+	backs    [4]remat.UnitBackward // by remat.BackwardKind
 }
 
 // input is the input of a unit. It owns its tensors.
@@ -62,7 +61,7 @@ func (b *input) free() {
 	*b = input{}
 }
 
-// newSweep cuts the model; units is the number of layers in each unit, by stage.
+// newSweep cuts the model. units is the number of layers in each unit, by stage.
 func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
 	w = &sweep{prober: p, held: map[int]input{}}
 	counts := slices.Concat(units...)
@@ -89,27 +88,26 @@ func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
 		w.crossings = append(w.crossings, c)
 	}
 	ties := map[*nn.Param]int{}
-	first := 0
+	first, layer := 0, 0
 	for _, counts := range units {
 		n := len(counts)
 		st := &stage{first: first, last: first + n}
 		for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
 			b.At = make([][]int, n+1)
 		}
-		for _, u := range w.units[st.first:st.last] {
-			for _, l := range u.list {
-				for _, q := range nn.Shared(l.Layer) {
-					k, known := ties[q.Owner()]
-					if !known {
-						k = len(ties) // as segments number them
-						ties[q.Owner()] = k
-					}
-					if !slices.Contains(st.ties, k) {
-						st.ties = append(st.ties, k)
-					}
+		for _, l := range p.layers[layer : layer+sum(counts)] {
+			for _, q := range nn.Shared(l.Layer) {
+				k, known := ties[q.Owner()]
+				if !known {
+					k = len(ties) // as segments number them
+					ties[q.Owner()] = k
+				}
+				if !slices.Contains(st.ties, k) {
+					st.ties = append(st.ties, k)
 				}
 			}
 		}
+		layer += sum(counts)
 		w.stages, first = append(w.stages, st), first+n
 	}
 	w.tuples = make([]int, len(counts)+1)
@@ -123,9 +121,8 @@ func (w *sweep) free() {
 	w.in.free()
 	w.next.free()
 	w.dropHeld()
-	for i, in := range w.held {
+	for _, in := range w.held {
 		in.free()
-		delete(w.held, i)
 	}
 	for k := range w.back {
 		w.back[k].Free()
@@ -177,7 +174,7 @@ func (w *sweep) forwards() error {
 	return nil
 }
 
-// enter makes the output of the stage before the input of a stage.
+// enter begins a stage: its input is a copy of the output of the stage before.
 func (w *sweep) enter(st *stage, number int) {
 	n := w.elements(st, st.first)
 	if number > 0 && w.areApart(number-1, number) {
@@ -192,17 +189,16 @@ func (w *sweep) enter(st *stage, number int) {
 	w.held[st.first] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
 }
 
-// replace puts copies, as another device gets them, into the place of tensors.
+// replace replaces tensors by copies, as another device gets them.
 func (w *sweep) replace(list []*torch.Tensor) {
 	copies := mapped(list, w.c.CopyHere)
-	// Not before, as a failing copy would leave earlier ones.
-	mapped(copies, func(t *torch.Tensor) *torch.Tensor { return w.c.Keep(t) })
+	mapped(copies, w.c.Keep) // after all copies, as one that fails would leave the others
 	torch.FreeAll(list)
 	copy(list, copies)
 }
 
-// forward measures the forwards of a unit, and makes its output the input of the next. After the
-// last unit it makes gradients of the output.
+// forward measures the forwards of a unit, and makes its output the next input. After the last unit it
+// makes the output's gradients.
 func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
 	u.bytes.Save = w.runs(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
@@ -226,12 +222,10 @@ func (w *sweep) forward(st *stage, i int) {
 			known[id] = st.values.At[at][k]
 		}
 	}
-	for _, l := range u.list {
-		for _, s := range l.State() {
-			if s.Exists() {
-				id, _ := s.Tensor().Storage()
-				known[id] = -1
-			}
+	for _, s := range state(u.list) {
+		if s.Exists() {
+			id, _ := s.Tensor().Storage()
+			known[id] = -1
 		}
 	}
 	st.values.note(at+1, known, w.elements(st, i+1).values(w.next))
@@ -239,9 +233,9 @@ func (w *sweep) forward(st *stage, i int) {
 	w.in, w.next = w.next, input{}
 }
 
-// runs runs a unit as in the first micro-batch, in a later one, and as a repetition. Only first
-// runs move running statistics. Deferred ones begin with the first micro-batch, and later ones add
-// to them. last is called after the repetition.
+// runs runs a unit by remat.Run: in the first micro-batch, in a later one, and repeated. Only a
+// repetition leaves running statistics as they are. Deferred statistics begin with the first
+// micro-batch, and later ones add to them. last is called after the repetition.
 func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (
 	peaks [remat.ForwardRuns]int64) {
 	w.deferred = new(nn.Deferred)
@@ -265,7 +259,7 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 	return peaks
 }
 
-// giveOnes gives the model's output gradients. They lie like ones.
+// giveOnes gives the model's output gradients, with the layout of ones.
 func (w *sweep) giveOnes(ys []*torch.Tensor) {
 	for _, kind := range kinds {
 		xs := make([]*torch.Tensor, len(ys))
@@ -298,10 +292,10 @@ func (w *sweep) backwards() error {
 	return nil
 }
 
-// descend measures the backwards of units from last to first. The input of unit from is kept. It
-// keeps the input of the middle unit for the upper half, so that at most log2 of the units have
-// kept inputs, and each unit runs forward at most half as often. Lean, it computes each input from
-// the first.
+// descend measures the backwards of units from <= i < to, the last first. The input of unit from is
+// kept. descend keeps the middle unit's input for the upper half: n units have log2(n) kept inputs,
+// and a unit runs forward log2(n)/2 times. If little may be held, each input is computed from the
+// first.
 func (w *sweep) descend(st *stage, from, to int) error {
 	if to-from == 1 {
 		return w.backward(st, from)
@@ -319,8 +313,8 @@ func (w *sweep) descend(st *stage, from, to int) error {
 	return w.descend(st, from, middle)
 }
 
-// inputOf computes the input of a unit from the last kept one before it, and keeps it. The input of
-// unit from is kept.
+// inputOf computes a unit's input from the last kept one before it, that of unit from or later, and
+// keeps it.
 func (w *sweep) inputOf(from, unit int) error {
 	for i := from + 1; i <= unit; i++ {
 		if _, held := w.held[i]; held {
@@ -346,7 +340,7 @@ func (w *sweep) inputOf(from, unit int) error {
 	return nil
 }
 
-// backward measures the backwards of a unit, and leaves the gradients of its input.
+// backward measures the backwards of a unit.
 func (w *sweep) backward(st *stage, i int) error {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
 	err := w.attempt(i, func() {
@@ -362,19 +356,16 @@ func (w *sweep) backward(st *stage, i int) error {
 	return err
 }
 
-// backwardOf measures the backwards of a kind.
+// backwardOf measures a unit's backwards of a kind, and leaves the gradients of its input.
 func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	u, at, b := &w.units[i], i-st.first, &st.grads[kind]
-	zero := func() {
-		for _, l := range u.list {
-			if kind == remat.Makes {
-				zeroGrads(l)
-			}
-		}
+	var zeroed []nn.NamedLayer
+	if kind == remat.Makes {
+		zeroed = u.list
 	}
-	if zero(); w.Split {
+	if zeroGrads(zeroed); w.Split {
 		u.backs[kind+remat.MakesLater] = w.split(i, kind)
-		zero()
+		zeroGrads(zeroed)
 	}
 	known := map[uintptr]int{}
 	for k, t := range w.gradients(kind, i+1).list(w.elements(st, i+1)) {
@@ -388,30 +379,26 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak
 	u.backs[kind] = remat.UnitBackward{Peak: peak, Weights: gradBytes(u.list) - before}
-	for _, l := range u.list {
-		for _, s := range l.State() {
-			if s.Trainable() && s.Tensor().HasGrad() {
-				grad := w.c.GradOf(s.Tensor())
-				id, _ := grad.Storage()
-				if _, isInput := known[id]; !isInput {
-					known[id] = -1
-				}
+	for _, s := range state(u.list) {
+		if s.Trainable() && s.Tensor().HasGrad() {
+			id, _ := w.c.GradOf(s.Tensor()).Storage()
+			if _, isInput := known[id]; !isInput {
+				known[id] = -1
 			}
 		}
 	}
 	b.note(at, known, w.gradients(kind, i).list(w.elements(st, i)))
 }
 
-// hold is the identity of the memory of a gradient. No other memory gets it before the unit is
-// measured, although backward frees the gradient: new memory could otherwise lie where it was.
+// hold returns the storage of a gradient. The backward frees the gradient, but no new memory gets this
+// identity until the unit is measured.
 func (w *sweep) hold(t *torch.Tensor) uintptr {
 	id, _, drop := engine.HoldStorage(t)
 	w.drops = append(w.drops, drop)
 	return id
 }
 
-// depart puts copies, as other devices get them, into the place of the gradients of a stage's
-// input.
+// depart replaces the gradients of a stage's input by copies, as other devices get them.
 func (w *sweep) depart(st *stage, number int) {
 	n := w.elements(st, st.first)
 	for _, kind := range kinds {

@@ -13,26 +13,23 @@ import (
 	"penstock.example/torch"
 )
 
-// Numbers of threads take turns, in rounds over the layers of a window. A window ends where its
-// forward takes long, so that rounds are short.
+// Numbers of threads take turns, in rounds over the layers of a window. Windows are short.
 const (
 	rounds      = 3
-	threadsTime = 3 * time.Second       // no further window afterwards
+	threadsTime = 3 * time.Second       // after which no window begins
 	forwardTime = 50 * time.Millisecond // of a window, with one thread
-	turn        = 30 * time.Millisecond // of each number, at least
+	turn        = 30 * time.Millisecond // of a number of threads, at least
 	mostPasses  = 100                   // in a turn
 )
 
 // ThreadTimes is how long a micro-batch takes with several numbers of threads.
 type ThreadTimes struct {
 	Threads []int
-	// Rounds is the times of the layers, by round and by index of Threads. Numbers of threads take
-	// turns within a round.
-	Rounds [][]time.Duration
+	Rounds  [][]time.Duration // of all layers, by round and by index of Threads
 }
 
-// Faster is how many times as fast number i of Threads was as number j, for each round, the least
-// first.
+// Faster returns how many times as fast Threads[i] was as Threads[j] in each round, in ascending
+// order.
 func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 	for _, times := range t.Rounds {
 		ratios = append(ratios, times[j].Seconds()/max(times[i], 1).Seconds())
@@ -41,9 +38,10 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 	return ratios
 }
 
-// Threads times forward and backward of a model's layers with several numbers of threads, in turns,
-// three times. It is as Measure otherwise. It ignores Config.Threads, Repeats, Devices and Balance.
-// Without Config.Clock it times by the time of day. After some seconds it goes on to no further layer.
+// Threads times forward and backward of a model's layers with several numbers of threads, as [Measure]
+// does otherwise. The numbers take turns, three times. After some seconds it ends, so that the last
+// layers may be missing. A nil Config.Clock is the time of day. Config.Threads, Repeats, Devices and
+// Balance are ignored.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
 	for _, n := range counts {
@@ -59,19 +57,19 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	for range rounds {
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
 	}
-	err := measuring(ctx, model, config, sample, func(p *prober) (err error) {
-		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // as nobody has looked
+	err := withProber(ctx, model, config, sample, func(p *prober) (err error) {
+		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // any layer may
 		if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
 			return err
 		}
-		p.all, p.weight = 1, 1
+		p.all, p.current = 1, 1
 		in, err := p.sampleInput(sample)
 		end := p.Clock() + threadsTime
 		for at := 0; err == nil && at < len(p.layers) && (at == 0 || p.Clock() < end); {
 			l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
 			var next input
 			if err = l.attempt(func() error { return l.rounds(&t) }); err == nil {
-				next, err = l.through()
+				next, err = l.output()
 			}
 			l.end()
 			in.free()
@@ -83,11 +81,11 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	return t, err
 }
 
-// grow adds layers to the window until their memory or the time of their forwards is too large.
+// grow adds layers to the window until their memory or their forward's time is too large.
 func (l *lane) grow() error {
 	l.c.SetThreads(1)
-	e, room, begin := l.begin(), l.live()+l.windowLimit(), l.Clock()
-	for l.to < len(l.layers) && (l.to == l.from || l.live() < room && l.Clock()-begin < forwardTime) {
+	e, limit, begin := l.begin(), l.live()+l.windowLimit(), l.Clock()
+	for l.to < len(l.layers) && (l.to == l.from || l.live() < limit && l.Clock()-begin < forwardTime) {
 		i := l.to
 		l.at, l.to = i, i+1
 		l.undo = append(l.undo, l.ready(l.layers[i]))
@@ -108,7 +106,7 @@ func (l *lane) rounds(t *ThreadTimes) error {
 	for k := range t.Rounds {
 		l.tell((float64(l.from) + float64((l.to-l.from)*k)/rounds) / float64(len(l.layers)))
 		for j := range t.Threads {
-			if k%2 == 1 { // what changes steadily is the same for all
+			if k%2 == 1 { // a steady drift then hits all numbers alike
 				j = len(t.Threads) - 1 - j
 			}
 			l.c.SetThreads(t.Threads[j])
@@ -130,8 +128,8 @@ func (l *lane) rounds(t *ThreadTimes) error {
 	return nil
 }
 
-// onThread runs f on an OS thread of its own if operators use several threads, which then end with
-// it. OpenMP would count them for ever, and let all threads sleep between operators if it counts
+// onThread runs f on an OS thread of its own if operators use several threads, which then end with f.
+// Otherwise OpenMP would count them for ever, and let threads sleep between operators once it counts
 // more threads than cores. A pipe's worker is such a thread already.
 func onThread(threads int, f func() error) error {
 	if threads <= 1 || system.ThreadTag() != 0 {

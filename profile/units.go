@@ -6,10 +6,10 @@ import (
 	"penstock.example/nn"
 )
 
-// joined says, by layer, whether the layer is in one unit with the one before it. So it is if it
-// works in place on its input, returns a view, or follows a view of the model's input. So it is too
-// if what lies between is more than the layer before keeps, and nobody saves it for backward.
-func (f *found) joined(layers []nn.NamedLayer) []bool {
+// joined says, by layer, whether the layer is in one unit with the layer before. It is if it works in
+// place, returns a view, or follows a view of the model's input. It is also if the layer before saves
+// fewer bytes than the boundary between holds for no backward.
+func (f *looked) joined(layers []nn.NamedLayer) []bool {
 	out := make([]bool, len(layers))
 	makes := func(i int) bool {
 		return slices.ContainsFunc(f.tuple(i+1), func(o flow) bool { return o.block.creator == i })
@@ -21,11 +21,9 @@ func (f *found) joined(layers []nn.NamedLayer) []bool {
 	return out
 }
 
-// tuple is the tuple at a boundary.
-func (f *found) tuple(boundary int) []flow { return f.at[boundary][:f.tuples[boundary]] }
+func (f *looked) tuple(boundary int) []flow { return f.at[boundary][:f.tuples[boundary]] }
 
-// loose is the bytes that a boundary holds although no layer saves them for backward. Blocks of
-// others do not count.
+// loose returns the bytes at a boundary that no layer saves for backward, without blocks of others.
 func loose(flows, others []flow) (bytes int64) {
 	for i, f := range flows {
 		if !slices.ContainsFunc(slices.Concat(flows[:i], others), func(o flow) bool {
@@ -37,8 +35,8 @@ func loose(flows, others []flow) (bytes int64) {
 	return bytes
 }
 
-// kept is the bytes that a layer allocates and that are saved for backward in any case.
-func (f *found) kept(layer int) int64 {
+// kept returns the bytes that a layer allocates and that some layer saves for backward.
+func (f *looked) kept(layer int) int64 {
 	bytes := f.saved[layer]
 	for _, b := range f.blocks {
 		if b.creator == layer && b.saver != nobody {
@@ -50,16 +48,13 @@ func (f *found) kept(layer int) int64 {
 
 // coarsen joins neighbours, evenly, so that at most most units are left.
 func coarsen(joined []bool, most int) {
-	n, k := 0, 0
-	for _, is := range joined {
-		if !is {
-			n++
-		}
-	}
+	var begins []int // the first layers of units
 	for i, is := range joined {
 		if !is {
-			joined[i] = k%((n+most-1)/most) != 0
-			k++
+			begins = append(begins, i)
 		}
+	}
+	for k, i := range begins {
+		joined[i] = k%((len(begins)+most-1)/most) != 0
 	}
 }

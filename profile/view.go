@@ -8,23 +8,24 @@ import (
 	"penstock.example/plan"
 )
 
-// view derives the layers for package balance. A block counts for the layer that allocated it,
+// view derives the layers for package plan. A block counts for the layer that allocated it,
 // whichever layer saves it.
 func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
-	f := &p.looked.found
+	f := p.looked
+	last := func(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
 	for _, x := range f.at[0] {
 		p.Input += x.bytes
 	}
 	if f.copied > 0 {
-		p.SecondsPerByte = f.seconds / float64(f.copied) // so large transfers, which matter most, count most
+		p.SecondsPerByte = f.seconds / float64(f.copied) // large transfers count most
 	}
 	for k, r := range routes {
-		if lastPop(r) == r.Stash {
+		if last(r) == r.Stash {
 			continue
 		}
 		place := f.tuples[r.Stash+1]
 		for _, o := range routes[:k] {
-			if o.Stash <= r.Stash && r.Stash < lastPop(o) {
+			if o.Stash <= r.Stash && r.Stash < last(o) {
 				place++
 			}
 		}
@@ -61,24 +62,24 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 				l.Enter += in.bytes
 			}
 		}
-		if p.looked.times != nil { // a later micro-batch's backward adds to gradients
-			t := p.looked.times[i]
+		if f.times != nil { // a later micro-batch's backward adds to gradients
+			t := f.times[i]
 			l.Forward, l.Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
 			all = append(all, t[forward], t[laterBackward])
 		}
 		p.Layers = append(p.Layers, l)
 	}
-	p.Timing = Timing{spread(all...), p.looked.devices}
+	p.Timing = Timing{spread(all...), f.devices}
 	p.parameters(layers)
 }
 
-// overwrites reports whether a layer at the begin of a stage gets a copy of the stage's input.
+// overwrites reports whether a layer that begins a stage gets a copy of the stage's input.
 func overwrites(l nn.NamedLayer) bool {
 	f, ok := l.Layer.(nn.InPlace)
 	return ok && f.OverwritesInput()
 }
 
-// loose is the bytes that are held only because the block leaves a stage.
+// loose returns the bytes that are held only because the block leaves a stage.
 func (b *block) loose() int64 {
 	if b == nil || b.saver != nobody || b.creator == nobody {
 		return 0
@@ -97,14 +98,14 @@ func (p *Profile) parameters(layers []nn.NamedLayer) {
 				continue
 			}
 			first[owner] = i
-			switch bytes := owner.Bytes(); {
-			case s.IsBuffer():
-				p.Layers[i].Buffers += bytes
+			layer, bytes := &p.Layers[i], owner.Bytes()
+			if s.IsBuffer() {
+				layer.Buffers += bytes
 				continue
-			case s.Trainable():
-				p.Layers[i].Trainable += bytes
 			}
-			p.Layers[i].Parameters += owner.Bytes()
+			if layer.Parameters += bytes; s.Trainable() {
+				layer.Trainable += bytes
+			}
 		}
 		for _, s := range nn.Shared(l.Layer) {
 			owner := s.Owner()

@@ -7,33 +7,30 @@ import (
 	"slices"
 )
 
-// None is the plan that saves everything and computes nothing again, as plain training does.
+// None returns the plan that saves everything and recomputes nothing, as plain training does.
 func None(layers int) []Op {
 	var w sequence
-	w.save(0, layers)
-	w.loss()
-	w.backward(0, layers)
+	w.saveAndReturn(0, layers, true)
 	return w
 }
 
-// All is the plan that keeps only the input, and computes everything before a layer again for its
-// backward: rotor's recompute_all. It comes close to the least memory, but some layers take less if
-// everything is kept.
+// All returns the plan that keeps only the input, and recomputes everything before a layer for its
+// backward: rotor's recompute_all. It comes close to the least memory, but not if some layers take less
+// when everything is kept.
 func All(layers int) []Op {
 	var w sequence
 	w.keep(0, layers)
-	w.loss()
+	w.add(LossStep, 0)
 	for i := layers - 1; i >= 0; i-- {
 		w.keep(0, i)
-		w.save(i, i+1)
-		w.backward(i, i+1)
+		w.saveAndReturn(i, i+1, false)
 	}
 	return w
 }
 
-// Sequential is the plan of PyTorch's checkpoint_sequential. Each segment has layers/segments
-// layers, and the last one the rest, too. A segment keeps its input and is computed again as a
-// whole for its backward. The last segment saves everything at once.
+// Sequential returns the plan of PyTorch's checkpoint_sequential. Each segment has layers/segments
+// layers, and the last one the rest, too. A segment keeps its input and is recomputed as a whole for
+// its backward. The last segment saves everything at once.
 func Sequential(layers, segments int) ([]Op, error) {
 	if segments < 1 || segments > layers {
 		return nil, fmt.Errorf("remat: %d segments of %d layers; want 1 to %d", segments, layers, layers)
@@ -44,22 +41,17 @@ func Sequential(layers, segments int) ([]Op, error) {
 	for first := 0; first < last; first += size {
 		w.keep(first, first+size)
 	}
-	w.save(last, layers)
-	w.loss()
-	w.backward(last, layers)
+	w.saveAndReturn(last, layers, true)
 	for first := last - size; first >= 0; first -= size {
-		w.save(first, first+size)
-		w.backward(first, first+size)
+		w.saveAndReturn(first, first+size, false)
 	}
 	return w, nil
 }
 
-// sequence is operations that are put together. Its methods take layers from first to end-1.
+// sequence is a plan under construction. Its methods take layers from first to end-1.
 type sequence []Op
 
 func (w *sequence) add(k Kind, layer int) { *w = append(*w, Op{Kind: k, Layer: layer}) }
-
-func (w *sequence) loss() { w.add(LossStep, 0) }
 
 // keep runs layers without gradients, and keeps the input of the first.
 func (w *sequence) keep(first, end int) {
@@ -72,13 +64,14 @@ func (w *sequence) keep(first, end int) {
 	}
 }
 
-func (w *sequence) save(first, end int) {
+// saveAndReturn runs layers forward with gradients, then the loss if that follows, and backward.
+func (w *sequence) saveAndReturn(first, end int, loss bool) {
 	for i := first; i < end; i++ {
 		w.add(ForwardSave, i)
 	}
-}
-
-func (w *sequence) backward(first, end int) {
+	if loss {
+		w.add(LossStep, 0)
+	}
 	for i := end - 1; i >= first; i-- {
 		w.add(Backward, i)
 	}
@@ -93,9 +86,9 @@ type Baseline struct {
 	Time     float64 // microseconds
 }
 
-// Baselines is the plans of the usual strategies, by ascending peak: None, All, and Sequential with 2
-// to 2*sqrt(layers) segments. A plan is left out if another of the same strategy beats it in time or
-// peak, and is not worse in the other. Sequential with sqrt(layers) segments is always there. The
+// Baselines returns the plans of the usual strategies, by ascending peak: None, All, and Sequential with
+// 2 to 2*sqrt(layers) segments. It leaves out a plan if another of the same strategy beats it in time or
+// peak, and is not worse in the other. Sequential with sqrt(layers) segments is never left out. The
 // error is a [*ChainError].
 func Baselines(c Chain) ([]Baseline, error) {
 	if err := c.Check(); err != nil {

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes and maxTime are bounds of a chain. Under them no sum that a plan needs, however often
-// its layers run, leaves int64 or loses the meaning of a float64.
+// Bounds of a chain. Within them no sum of a plan leaves int64 or becomes meaningless in a float64,
+// however often layers run.
 const (
 	MaxBytes = 1 << 60 // of all sizes together
 	maxTime  = 1e18    // microseconds of all times together: 30,000 years
@@ -29,10 +29,10 @@ type ChainError struct {
 
 func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s", e.Path, e.Reason) }
 
-// Check returns a [*ChainError] unless the chain makes sense. It has layers, and their names can be
-// shown. Sizes and times are finite and not negative, and all together at most 2^60 bytes and 1e18
-// microseconds. Saved includes Output. Carries lie within the chain and within the blocks that they
-// are parts of. Deferred is known of all layers, or of none.
+// Check returns a [*ChainError] unless the chain makes sense. It needs layers with names that can be
+// shown. Sizes and times are finite and not negative, and at most 2^60 bytes and 1e18 microseconds in
+// all. Saved includes Output. Carries lie within the chain and are parts of its blocks. Deferred is
+// known of all layers, or of none.
 func (c Chain) Check() error {
 	n := len(c.Layers)
 	if n == 0 {
@@ -48,15 +48,13 @@ func (c Chain) Check() error {
 	for i, l := range c.Layers {
 		path := fmt.Sprintf("layers[%d].", i)
 		s.name(path+"name", l.Name)
-		s.times(path, "forward_us", l.Forward, "forward_nograd_us", l.ForwardNoGrad, "backward_us",
-			l.Backward,
-			"backward_later_us", l.BackwardLater)
-		s.bytes(path, "output", l.Output, "saved", l.Saved, "forward_tmp", l.ForwardTmp, "forward_nograd_tmp",
-			l.ForwardNoGradTmp, "backward_tmp", l.BackwardTmp, "backward_early", l.BackwardEarly, "gradient", l.Gradient,
-			"weight_gradient", l.WeightGradient)
+		s.times(path, "forward_us", l.Forward, "forward_nograd_us", l.ForwardNoGrad,
+			"backward_us", l.Backward, "backward_later_us", l.BackwardLater)
+		s.bytes(path, "output", l.Output, "saved", l.Saved, "forward_tmp", l.ForwardTmp,
+			"forward_nograd_tmp", l.ForwardNoGradTmp, "backward_tmp", l.BackwardTmp,
+			"backward_early", l.BackwardEarly, "gradient", l.Gradient, "weight_gradient", l.WeightGradient)
 		if l.Saved < l.Output {
-			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved,
-				l.Output)
+			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
 		}
 		if s.err == nil && l.BackwardEarly > 0 &&
 			l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
@@ -85,7 +83,7 @@ func (c Chain) Check() error {
 		c.checkCarries("gradient_carries", c.GradientCarries, c.madeGradient))
 }
 
-// gradientAt is the bytes of y(i). The sizes have been checked, so the sum does not overflow.
+// gradientAt is the bytes of y(i).
 func (c Chain) gradientAt(i int) int64 {
 	bytes := c.madeGradient(i)
 	for _, k := range c.GradientCarries {
@@ -96,8 +94,8 @@ func (c Chain) gradientAt(i int) int64 {
 	return bytes
 }
 
-// chainSums adds up the numbers of a chain, and has the first error. A number that is too large is
-// not added, so no sum overflows.
+// chainSums adds up the numbers of a chain, and has the first error. Numbers that are too large are not
+// added, so no sum overflows.
 type chainSums struct {
 	size int64
 	us   float64
@@ -116,8 +114,7 @@ func (s *chainSums) bytes(path string, fields ...any) {
 		n := fields[k+1].(int64)
 		if n < 0 || n > MaxBytes-s.size {
 			s.fail(fmt.Sprintf("%s%v_bytes", path, fields[k]),
-				"%d bytes; want 0 or more, and at most %d in the whole chain",
-				n, int64(MaxBytes))
+				"%d bytes; want 0 or more, and at most %d in the whole chain", n, int64(MaxBytes))
 			continue
 		}
 		s.size += n
@@ -130,8 +127,7 @@ func (s *chainSums) times(path string, fields ...any) {
 		t := fields[k+1].(float64)
 		if !(t >= 0 && t <= maxTime-s.us) { // also for NaN
 			s.fail(fmt.Sprint(path, fields[k]),
-				"%v; want a finite number, 0 or more, and at most %v microseconds in the "+
-					"whole chain", t, float64(maxTime))
+				"%v; want 0 or more, and at most %v microseconds in the whole chain", t, float64(maxTime))
 			continue
 		}
 		s.us += t
@@ -153,7 +149,7 @@ func (c Chain) made(i int) int64 {
 	return c.Layers[i].Output
 }
 
-// madeGradient is the bytes that are made for y(i).
+// madeGradient is the bytes of y(i) without parts of y(i+1).
 func (c Chain) madeGradient(i int) int64 {
 	if i == 0 {
 		return c.InputGradient
@@ -161,35 +157,32 @@ func (c Chain) madeGradient(i int) int64 {
 	return c.Layers[i-1].Gradient
 }
 
-// checkCarries checks one of the lists of carries. made is the bytes made by a layer: for inputs by
-// layer From, for gradients by layer To.
+// checkCarries checks a list of carries. made is the bytes that a layer makes: layer From for inputs,
+// layer To for gradients.
 func (c Chain) checkCarries(list string, carries []Carry, made func(int) int64) error {
 	sums := map[int]int64{}
 	for i, k := range carries {
 		n, path := len(c.Layers), fmt.Sprintf("%s[%d]", list, i)
 		if k.From < -1 || k.To <= k.From || k.To > n {
 			return &ChainError{path, fmt.Sprintf("from %d to %d; want from -1, for the input, to a later "+
-				"layer up to %d",
-				k.From, k.To, n)}
+				"layer up to %d", k.From, k.To, n)}
 		}
 		maker := k.From
 		if list == "gradient_carries" {
 			maker = k.To
 		}
 		if k.Bytes < 0 || k.Bytes > made(maker)-sums[maker] {
-			return &ChainError{path + ".bytes",
-				fmt.Sprintf("%d bytes; want 0 or more, and with %d of other carries at most "+
-					"the %d that are made there", k.Bytes, sums[maker], made(maker))}
+			return &ChainError{path + ".bytes", fmt.Sprintf("%d bytes; want 0 or more, and with %d of other "+
+				"carries at most the %d that are made there", k.Bytes, sums[maker], made(maker))}
 		}
 		sums[maker] += k.Bytes
 	}
 	return nil
 }
 
-// Fingerprint identifies a chain by 32 hexadecimal digits of a hash of its sizes, its carries in
-// any order, and the names of its layers. Whether a plan can run, and its peak, are the same for
-// all chains of one fingerprint. Times do not count: they differ from one measurement to the next,
-// and a plan for one is good for the other, if maybe not the fastest.
+// Fingerprint identifies a chain by 32 hexadecimal digits of a hash of its sizes, its carries in any
+// order, and the names of its layers. A plan can run on all chains of one fingerprint, with the same
+// peak. Times do not count, as they differ between measurements.
 func (c Chain) Fingerprint() string {
 	h := sha256.New()
 	h.Write([]byte("penstock chain 1\n"))
@@ -211,8 +204,7 @@ func (c Chain) Fingerprint() string {
 	return hex.EncodeToString(h.Sum(nil)[:FingerprintDigits/2])
 }
 
-// FingerprintDigits is the length of a fingerprint, enough that no two chains of a project have the
-// same by chance.
+// FingerprintDigits is the length of a fingerprint.
 const FingerprintDigits = 32
 
 // IsFingerprint reports whether s has the form of a fingerprint.

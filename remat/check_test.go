@@ -110,7 +110,7 @@ func TestCheckPlan(t *testing.T) {
 		{"operations", func(p *remat.Plan) { p.Ops = p.Ops[:6] }, "ends after 6 operations"},
 		{"not feasible", func(p *remat.Plan) { *p = remat.Plan{Limit: 3, Peak: 6} }, ""},
 		{"not feasible for nothing", func(p *remat.Plan) { *p = remat.Plan{Limit: 6, Peak: 6} },
-			"6 bytes at least and a limit of 6"},
+			"a peak of 6 bytes and a limit of 6"},
 	} {
 		p := good
 		test.spoil(&p)

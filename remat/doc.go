@@ -1,16 +1,14 @@
 // Package remat is the model of rematerialisation, which trains a chain of layers under a limit of
-// bytes by computing some activations twice. It knows no tensors: a [Chain] has the costs of each
-// layer, a [Plan] is a list of operations, and [Check] replays one, to the byte.
-//
-// Package solver finds plans, planfile reads and writes chains and plans. [Baselines] are the plans
-// of the usual strategies, [Explain] describes a plan.
+// bytes by recomputing some activations. It knows no tensors: a [Chain] has the costs of each layer, a
+// [Plan] is a list of operations, and [Check] replays one, to the byte. [Baselines] are the plans of the
+// usual strategies, [Explain] describes a plan. Package solver finds plans.
 //
 // # The model
 //
 // A chain has L layers. Layer i computes x(i+1) from x(i); x(0) is the input. The loss computes
-// y(L), the gradient of x(L); the backward of layer i computes y(i), the gradient of x(i), from
-// y(i+1). A forward with gradients keeps X(i+1), which includes x(i+1), for that backward. The
-// backward also needs x(i), kept by itself or as a part of X(i). The operations (Beaumont et al.,
+// y(L), the gradient of x(L). The backward of layer i computes y(i), the gradient of x(i), from
+// y(i+1). For it a forward with gradients keeps X(i+1), which includes x(i+1). The backward also
+// needs x(i), kept by itself or as a part of X(i). The operations (Beaumont et al.,
 // "Optimal Re-materialization Strategies for Heterogeneous Chains", ACM TOMS 50(2), 2024: F∅, Fck,
 // Fall, B):
 //
@@ -20,23 +18,20 @@
 //	loss             x(L) -> y(L); then drops x(L)
 //	backward i       x(i), X(i+1), y(i+1) -> y(i); then drops X(i+1), y(i+1) and x(i)
 //
-// An x(i) that is a part of X(i) is only dropped with that.
-//
-// An operation may not make a value twice. A plan is complete when backward 0 has run,
-// which every other backward precedes in descending order, each once, and the loss them all.
+// An x(i) that is a part of X(i) is only dropped with X(i). An operation may not make a value that is
+// held. In a complete plan the loss runs once, and then backward L-1 down to backward 0, each once.
 //
 // # Bytes
 //
-// In the simplest chain all of these are blocks of their own: x(i+1) has Layers[i].Output bytes,
-// X(i+1) Layers[i].Saved, which count x(i+1) too, and y(i+1) has Layers[i].Gradient. An operation
-// holds all earlier blocks, its results and its temporaries; it drops blocks when it ends. A backward
-// also makes the gradients of the layer's parameters, WeightGradient bytes, which stay to the end. It
-// may free some of X(i+1) and y(i+1) before its own peak. The peak is the greatest sum over all
-// operations.
+// In the simplest chain each of these has a block of its own: x(i+1) of Layers[i].Output bytes, X(i+1)
+// of Layers[i].Saved, which count x(i+1) too, and y(i+1) of Layers[i].Gradient. An operation holds all
+// earlier blocks, its results and its temporaries; it drops blocks when it ends. A backward also makes
+// the gradients of the layer's parameters, WeightGradient bytes, which stay to the end. It may free
+// some of X(i+1) and y(i+1) before its own peak. The peak is the greatest sum over all operations.
 //
 // Skip connections, and views, make inputs of several layers share memory. A Carry{From, To, Bytes} of
 // Carries is a part of Layers[From].Output (of Input for From = -1), and of all x(i) with From+1 <= i
-// <= To. Its bytes count once, and stay until the last of these is dropped. A Carry of GradientCarries
-// is a part of Layers[To-1].Gradient, and of all y(i) with To >= i >= From+1. The backward of layer To
-// makes it, or the loss for To = L, and the backward of From uses it.
+// <= To. Its bytes count once, and stay until the last x(i) is dropped. A Carry of GradientCarries is a
+// part of Layers[To-1].Gradient, and of all y(i) with To >= i >= From+1. The backward of layer To makes
+// it, or the loss for To = L, and the backward of From uses it.
 package remat

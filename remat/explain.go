@@ -13,9 +13,8 @@ type LayerExplanation struct {
 	Name       string `json:"name"`
 	Keeps      string `json:"keeps"`      // nothing, input or everything, when the loss begins
 	Recomputed int    `json:"recomputed"` // runs of the forward beyond the first
-	Held       int64  `json:"held_bytes"` // kept for this layer when the loss begins, and for none before it
-	// Microseconds of all runs, and beyond plain training: each forward with gradients and backward
-	// once.
+	Held       int64  `json:"held_bytes"` // kept when the loss begins; shared memory counts for the first layer
+	// Time is the microseconds of all runs, Extra those beyond a forward with gradients and a backward.
 	Time  float64 `json:"time_us"`
 	Extra float64 `json:"extra_us"`
 }
@@ -25,7 +24,7 @@ type Explanation struct {
 	Plan   Plan
 	Report Report
 	Layers []LayerExplanation
-	Plain  Report // of plain training, [None]. Its peak is the greatest limit that is of use.
+	Plain  Report // of plain training, [None]; limits above its peak are of no use
 	More   []Step // what more memory would save, by ascending limit
 }
 
@@ -37,15 +36,14 @@ type Step struct {
 }
 
 // Explain explains a plan, and how much time more memory would save. more are bytes beyond the plan's
-// limit, or beyond its peak if it has none. Package solver can solve for these limits.
+// limit, or beyond its peak without a limit. solve makes a plan, as package solver does.
 func Explain(ctx context.Context, c Chain, p Plan, more []int64,
 	solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
 	if err := CheckPlan(c, p); err != nil {
 		return e, err
 	}
 	if !p.Feasible {
-		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit,
-			p.Peak)
+		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
 	}
 	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops)}
 	if e.Report, err = Check(c, p.Ops); err == nil {
@@ -61,13 +59,12 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64,
 	return e, err
 }
 
-// explainLayers follows the operations, which are allowed.
 func explainLayers(c Chain, ops []Op) []LayerExplanation {
 	out := make([]LayerExplanation, len(c.Layers))
 	r := newReplay(c)
 	counted := make([]bool, len(r.size))
 	for _, o := range ops {
-		if o.Kind == LossStep { // memory that layers share counts for the first of them
+		if o.Kind == LossStep {
 			for i := range out {
 				var blocks []int
 				out[i].Keeps = "nothing"
@@ -94,7 +91,7 @@ func explainLayers(c Chain, ops []Op) []LayerExplanation {
 			out[o.Layer].Recomputed++
 		}
 	}
-	for i, l := range c.Layers { // subtracted last, so that rounding makes no difference of what is equal
+	for i, l := range c.Layers { // subtracted last, so that equal sums differ by exactly 0
 		out[i].Name, out[i].Extra = l.Name, out[i].Time-(l.Forward+l.Backward)
 		out[i].Recomputed--
 	}

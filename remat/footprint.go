@@ -1,23 +1,20 @@
 package remat
 
-// Footprint is the memory of a stage for one micro-batch: the bytes of each operation on a unit,
-// and which of the tensors that pass between units share memory. Package profile measures it. Sizes
-// are bytes.
+// Footprint is the memory of a stage for one micro-batch: the bytes of each operation on a unit, and
+// the memory shared by tensors between units. Package profile measures it. Sizes are bytes.
 //
 // Memory comes in blocks. A block exists as long as a tensor in it exists, and counts once.
 type Footprint struct {
 	// Inputs are the blocks of the inputs of units, by boundary: first the stage's input, last its
 	// output.
-	Inputs Blocks
-	// Arrives is received for a forward, Leaves is sent, as blocks of Inputs.
-	Arrives, Leaves Parcel
+	Inputs          Blocks
+	Arrives, Leaves Parcel // received and sent by a forward, as blocks of Inputs
 	Units           []UnitBytes
 	// Backward is by BackwardKind. A kind that was not measured has no units.
 	Backward [backwardKinds]BackwardBytes
-	// Commit is the temporary peak when the statistics of deferred batch norms are applied.
-	Commit int64
-	// AtOnce says that a loss follows the last stage, and its forward and backward are one
-	// operation. Its temporary peak is LossTmp, in addition to the gradient of the output.
+	Commit   int64 // the temporary peak when the statistics of deferred batch norms are applied
+	// AtOnce says that a loss follows the last stage, with forward and backward in one operation. Its
+	// temporary peak is LossTmp, beyond the gradient of the output.
 	AtOnce  bool
 	LossTmp int64
 }
@@ -31,18 +28,16 @@ type Blocks struct {
 // Parcel is the tensors that move between two stages, as blocks; -1 for absent ones.
 type Parcel struct {
 	Tuple []int   // between neighbours
-	Skips [][]int // by place at the boundary: the skip, or the gradients of its pops
+	Skips [][]int // by place at the boundary: the skip, or its pops' gradients
 	Ties  []int   // gradients of parameters that other stages use, by place
 }
 
 // UnitBytes is the bytes of forwards of a unit.
 type UnitBytes struct {
-	// Keep is the peak of a forward without gradients, Save of one with gradients, by Run.
-	Keep, Save [ForwardRuns]int64
-	// Saved is the bytes that a forward with gradients leaves, without its output.
-	Saved int64
-	// Statistics is the bytes that the first forward of a step gathers for deferred batch norms.
-	Statistics int64
+	Keep       [ForwardRuns]int64 // the peak without gradients, by Run
+	Save       [ForwardRuns]int64 // the peak with gradients, by Run
+	Saved      int64              // left by a forward with gradients, without its output
+	Statistics int64              // gathered by a step's first forward for deferred batch norms
 }
 
 // Run says which run of a unit a forward is.
@@ -63,8 +58,8 @@ type BackwardKind int
 const (
 	Makes      BackwardKind = iota // makes them
 	Adds                           // adds to them
-	MakesLater                     // leaves them to a second part, which makes them
-	AddsLater                      // leaves them to a second part, which adds to them
+	MakesLater                     // the first part, whose second part makes them
+	AddsLater                      // the first part, whose second part adds to them
 	backwardKinds
 )
 
@@ -72,20 +67,19 @@ const (
 type BackwardBytes struct {
 	// Gradients are the blocks of the gradients of units' inputs, by boundary.
 	Gradients Blocks
-	// Arrives are the gradients that the stage receives, Leaves the gradients that it sends, as
-	// blocks of Gradients. Gradients of a skip that goes to several stages stand in the order of the
-	// stages.
+	// Arrives and Leaves are the gradients that the stage receives and sends, as blocks of Gradients.
+	// Gradients of a skip to several stages stand in the order of the stages.
 	Arrives, Leaves Parcel
 	Units           []UnitBackward
 }
 
 // UnitBackward is the bytes of a backward of a unit.
 type UnitBackward struct {
-	Peak    int64 // where nobody else holds what it frees; what others hold adds to it, at most
-	Weights int64 // gradients of parameters that it makes
-	Left    int64 // memory left to the second part
-	// LeftPeak is the peak of the second part, LeftWeights the gradients that it makes.
-	LeftPeak, LeftWeights int64
+	Peak        int64 // if nothing else holds the memory that it frees
+	Weights     int64 // gradients of parameters that it makes
+	Left        int64 // memory left to the second part
+	LeftPeak    int64 // the peak of the second part
+	LeftWeights int64 // gradients of parameters that the second part makes
 }
 
 // UnitTimes is the microseconds of a unit's operations: a forward with and one without gradients,
@@ -103,8 +97,8 @@ func (c Chain) Times() (list []UnitTimes) {
 	return list
 }
 
-// ByKind returns the bytes of backwards of a kind. If backwards in two parts were not measured,
-// they are the bytes of whole ones.
+// ByKind returns the bytes of backwards of a kind. Backwards in two parts that were not measured have
+// the bytes of whole ones.
 func (f *Footprint) ByKind(kind BackwardKind) *BackwardBytes {
 	if kind >= MakesLater && len(f.Backward[kind].Units) == 0 {
 		kind -= MakesLater
@@ -112,9 +106,8 @@ func (f *Footprint) ByKind(kind BackwardKind) *BackwardBytes {
 	return &f.Backward[kind]
 }
 
-// Chain returns the stage as a chain of the units after the first prologue, with
-// backwards of a kind, or their first parts. times is by unit, loss is microseconds. Peaks that
-// differ between runs of a unit are the highest.
+// Chain returns the stage as a chain of the units after the first prologue, with backwards of a kind, or
+// their first parts. times is by unit, loss is microseconds. Of a unit's runs the highest peak counts.
 func (f *Footprint) Chain(times []UnitTimes, loss float64, prologue int, kind BackwardKind) Chain {
 	c := Chain{Loss: Loss{Backward: loss, Tmp: f.LossTmp}}
 	backward := f.ByKind(kind)
@@ -143,9 +136,9 @@ func (f *Footprint) Chain(times []UnitTimes, loss float64, prologue int, kind Ba
 	return c
 }
 
-// made returns the bytes that begin at each boundary, and the carries, of a chain that begins at
-// boundary first. Blocks of inputs that are older than it begin there. Gradients come down from the
-// last boundary.
+// made returns the bytes of the blocks that begin at each boundary, and the carries, of a chain that
+// begins at boundary first. Older blocks begin there, too. With down, blocks begin at their last
+// boundary, as those of gradients do.
 func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry) {
 	made = make([]int64, units+1)
 	low, high := make([]int, len(b.Bytes)), make([]int, len(b.Bytes))
@@ -162,7 +155,7 @@ func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry
 	for k, bytes := range b.Bytes {
 		from, to := max(low[k], first), high[k]
 		switch {
-		case from > to: // it is only in front
+		case from > to: // only in the prologue
 			continue
 		case down:
 			made[to] += bytes
@@ -179,10 +172,10 @@ func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry
 // FootprintOf returns the footprint of a stage that has a chain's layers as units after a prologue
 // that takes no memory.
 //
-// A micro-batch after the first takes the bytes of the first without the gradients of weights. The
-// first part of a backward in two leaves to the second what c.Deferred says; if that is nil, what is
-// made of the inputs of layers that have weights, and of the gradients of their outputs. The second
-// part makes the gradients of weights.
+// Later micro-batches need the first one's bytes without the gradients of weights. The first part of a
+// backward in two leaves c.Deferred to the second. If that is nil it leaves the inputs of layers with
+// weights, and the gradients of their outputs, as linear layers do. The second part makes the gradients
+// of weights.
 func FootprintOf(c Chain, prologue int) *Footprint {
 	n := len(c.Layers)
 	out := &Footprint{AtOnce: true, LossTmp: c.Loss.Tmp, Units: make([]UnitBytes, prologue+n)}
@@ -212,7 +205,7 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 				u.Peak += weights
 			} else if l.WeightGradient > 0 {
 				u.LeftWeights, u.LeftPeak = weights, weights
-				if u.Left = c.made(i-1) + c.madeGradient(i+1); c.Deferred != nil { // of a linear layer
+				if u.Left = c.made(i-1) + c.madeGradient(i+1); c.Deferred != nil {
 					u.Left = c.Deferred[i].Bytes
 				}
 			}
@@ -221,9 +214,9 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 	return out
 }
 
-// chainBlocks are the blocks of a chain's n+1 inputs, or of their gradients, which are made from the
-// last down. made is the bytes made at an input, and carries are the parts of them at other inputs
-// too. The chain begins at boundary first.
+// chainBlocks returns the blocks of a chain's n+1 inputs, or with down those of their gradients, which
+// are made from the last input down. made is the bytes made at an input; carries are the parts of
+// these bytes at other inputs, too. The chain begins at boundary first.
 func chainBlocks(first, n int, carries []Carry, down bool, made func(i int) int64) (out Blocks) {
 	out.At = make([][]int, first+n+1)
 	add := func(bytes int64, from, to int) {

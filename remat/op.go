@@ -26,7 +26,7 @@ var kinds = []kindText{
 	LossStep: {"loss", "L"}, Backward: {"backward", "B"},
 }
 
-// String is the kind as files have it, such as "forward_keep".
+// String returns the kind as files have it, such as "forward_keep".
 func (k Kind) String() string {
 	if k < 0 || int(k) >= len(kinds) {
 		return fmt.Sprintf("kind(%d)", int(k))
@@ -37,13 +37,13 @@ func (k Kind) String() string {
 // forward reports whether the kind runs a layer forward.
 func (k Kind) forward() bool { return k == Forward || k == ForwardKeep || k == ForwardSave }
 
-// Op is an operation on a layer. The loss has Layer 0, which means nothing.
+// Op is an operation on a layer; for the loss Layer is 0.
 type Op struct {
 	Kind  Kind
 	Layer int
 }
 
-// String is the operation in short, as [ParseOps] reads it: F3 (forward), K3 (forward_keep), S3
+// String returns the operation as [ParseOps] reads it: F3 (forward), K3 (forward_keep), S3
 // (forward_save), L (loss), B3 (backward).
 func (o Op) String() string {
 	switch {
@@ -55,7 +55,7 @@ func (o Op) String() string {
 	return kinds[o.Kind].short + strconv.Itoa(o.Layer)
 }
 
-// FormatOps is a list of operations in short, separated by spaces.
+// FormatOps returns operations as [ParseOps] reads them.
 func FormatOps(ops []Op) string {
 	words := make([]string, len(ops))
 	for i, o := range ops {
@@ -64,7 +64,7 @@ func FormatOps(ops []Op) string {
 	return strings.Join(words, " ")
 }
 
-// ParseOps reads what FormatOps writes; any white space separates.
+// ParseOps reads operations in short, separated by white space.
 func ParseOps(s string) ([]Op, error) {
 	var ops []Op
 	for i, word := range strings.Fields(s) {
@@ -77,8 +77,7 @@ func ParseOps(s string) ([]Op, error) {
 		op := Op{Kind(kind), layer}
 		if kind < 0 || err != nil || layer < 0 || op.String() != word {
 			return nil, fmt.Errorf("remat: operation %d is %q; want L, or F, K, S or B with the number "+
-				"of a layer, such as K3",
-				i, word)
+				"of a layer, such as K3", i, word)
 		}
 		ops = append(ops, op)
 	}

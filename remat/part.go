@@ -2,9 +2,9 @@ package remat
 
 import "slices"
 
-// Part is the chain of layers first up to but not including last, as a stage of a pipeline has it:
-// the values at its borders are its input and the gradient of its output. The loss belongs to the
-// last layer. first must be less than last.
+// Part returns the chain of the layers from first up to but not including last, as a stage of a pipeline
+// has it: with its own input and its output's gradient. The loss belongs to the last layer. first must
+// be less than last.
 func (c Chain) Part(first, last int) Chain {
 	out := Chain{Layers: slices.Clone(c.Layers[first:last]), Input: c.inputAt(first),
 		InputGradient: c.madeGradient(first)}

@@ -4,9 +4,8 @@ import "fmt"
 
 // replay carries out operations one at a time, by the model in the package's doc.
 //
-// Memory is a set of blocks. x(i), X(i), y(i) and the gradients of a layer's parameters are lists
-// of blocks. A block on several lists is shared memory: it counts once, and stays as long as one of
-// its holders.
+// Memory is a set of blocks. x(i), X(i), y(i) and the gradients of a layer's parameters are lists of
+// blocks. A block on several lists is shared memory: it counts once, and stays while a list holds it.
 type replay struct {
 	chain   Chain
 	size    []int64 // of each block
@@ -20,7 +19,7 @@ type replay struct {
 	state    []inputState // of x(i)
 	gradient []bool       // y(i) is there
 	lossDone bool
-	next     int // the layer whose backward comes next; below 0: complete
+	next     int // the layer with the next backward; below 0 the plan is complete
 }
 
 // inputState says how x(i) is held.
@@ -107,21 +106,17 @@ func (r *replay) held() int64 {
 	return r.live
 }
 
-// cost is the bytes and the time of an operation.
+// cost is the most bytes held during an operation, and its time.
 type cost struct {
-	before, made, tmp int64 // bytes; their sum is held while it runs
-	time              float64
+	peak int64
+	time float64
 }
-
-// peak is the bytes held while it runs.
-func (c cost) peak() int64 { return c.before + c.made + c.tmp }
 
 // do carries out an operation. If that is not allowed, reason says why and nothing has happened.
 func (r *replay) do(o Op) (took cost, reason string) {
 	if reason := r.refuse(o); reason != "" {
 		return cost{}, reason
 	}
-	took.before = r.live
 	n, i, l := len(r.chain.Layers), o.Layer, Layer{}
 	if o.Kind != LossStep {
 		l = r.chain.Layers[i]
@@ -130,22 +125,22 @@ func (r *replay) do(o Op) (took cost, reason string) {
 	case Forward, ForwardKeep:
 		r.hold(r.x[i+1])
 		r.state[i+1] = alone
-		took.tmp, took.time = l.ForwardNoGradTmp, l.ForwardNoGrad
+		took = cost{l.ForwardNoGradTmp, l.ForwardNoGrad}
 	case ForwardSave:
 		r.hold(r.full[i+1])
 		r.state[i+1] = within
-		took.tmp, took.time = l.ForwardTmp, l.Forward
+		took = cost{l.ForwardTmp, l.Forward}
 	case LossStep:
 		r.hold(r.y[n])
 		r.gradient[n] = true
-		took.tmp, took.time = r.chain.Loss.Tmp, r.chain.Loss.Backward
+		took = cost{r.chain.Loss.Tmp, r.chain.Loss.Backward}
 	case Backward:
 		r.hold(r.y[i])
 		r.hold(r.weights[i : i+1])
 		r.gradient[i] = true
-		took.tmp, took.time = l.BackwardTmp-l.BackwardEarly, l.Backward
+		took = cost{l.BackwardTmp - l.BackwardEarly, l.Backward}
 	}
-	took.made = r.live - took.before
+	took.peak += r.live
 	switch o.Kind {
 	case Forward:
 		r.dropInput(i)
