@@ -52,8 +52,8 @@ func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 	}
 	if t != nil {
 		if info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes {
-			return nil, fmt.Errorf("the tokenizer has %d tokens, and the model is for %d classes of %s; want "+
-				"the tokenizer that the set was made with", t.Len(), info.Classes, info.Name)
+			return nil, fmt.Errorf("the tokenizer has %d tokens, and the model is for %d classes of %s; "+
+				"want the tokenizer that the set was made with", t.Len(), info.Classes, info.Name)
 		}
 		if err := info.checkTokenizer(t.Sum()); err != nil {
 			return nil, err

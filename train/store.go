@@ -210,7 +210,8 @@ func (s Store) writeFile(path string, write func(io.Writer) error) (entry File, 
 	defer func() { err = cmp.Or(err, f.Close()) }()
 	h := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
-	if err := cmp.Or(write(w), s.fault("write", path), w.Flush(), s.fault("sync", path), f.Sync()); err != nil {
+	err = cmp.Or(write(w), s.fault("write", path), w.Flush(), s.fault("sync", path), f.Sync())
+	if err != nil {
 		return File{}, err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
