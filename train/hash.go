@@ -29,7 +29,7 @@ import (
 // meanwhile. Parameters are not sent between processes, and 1 MiB is copied from a device at a time.
 func ParamsSHA256(g *group.Group, model nn.Module) (string, error) {
 	params := sortedByName(nn.State(model))
-	owners, err := owners(g, params)
+	owners, err := paramOwners(g, params)
 	if err != nil {
 		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
 	}

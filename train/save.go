@@ -93,7 +93,7 @@ func (s Store) commit(temporary, path string, index Contents) error {
 // writeShards writes this member's files and returns the index of all files.
 func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.NamedParam,
 	o optim.Optimizer) (index Contents, err error) {
-	owners, err := owners(s.Group, params)
+	owners, err := paramOwners(s.Group, params)
 	if err != nil {
 		return index, err
 	}
@@ -152,8 +152,8 @@ func (s Store) writeTensors(dir, kind string, list []safetensors.Tensor, files m
 	return err
 }
 
-// owners returns the lowest rank in which each parameter or buffer exists.
-func owners(g *group.Group, params []nn.NamedParam) ([]int, error) {
+// paramOwners returns the lowest rank in which each parameter or buffer exists.
+func paramOwners(g *group.Group, params []nn.NamedParam) ([]int, error) {
 	exist := make([]bool, len(params))
 	for i, n := range params {
 		exist[i] = n.Exists()

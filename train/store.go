@@ -101,8 +101,7 @@ func (s Store) Lock() (release func() error, err error) {
 		case err == nil: // the file system has locks
 			leftovers, err := os.ReadDir(s.Dir)
 			for _, e := range leftovers {
-				if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(),
-					temporarySuffix) {
+				if ok, _ := filepath.Match(temporaryPrefix+"*"+temporarySuffix, e.Name()); ok {
 					err = cmp.Or(err, s.remove(filepath.Join(s.Dir, e.Name())))
 				}
 			}
