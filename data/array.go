@@ -17,10 +17,10 @@ const (
 
 var kindNames = []string{"float32", "int64", "uint8"}
 
-// String is the kind's name, such as "float32".
+// String returns the kind's name, such as "float32".
 func (k Kind) String() string { return kindNames[k] }
 
-// MarshalText makes JSON of a Kind its name.
+// MarshalText returns the kind's name.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(kindNames[k]), nil }
 
 // UnmarshalText reads what MarshalText wrote.
@@ -33,13 +33,13 @@ func (k *Kind) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Spec is the kind and the shape of one sample's input or target, without the batch's dimension.
+// Spec is the kind and the shape of one sample's input or target.
 type Spec struct {
 	Kind  Kind    `json:"kind"`
 	Shape []int64 `json:"shape,omitempty"` // empty for a single number
 }
 
-// Size returns how many numbers the shape holds.
+// Size returns the number of elements of the shape.
 func (s Spec) Size() int {
 	size := 1
 	for _, dim := range s.Shape {
@@ -48,8 +48,7 @@ func (s Spec) Size() int {
 	return size
 }
 
-// Array holds numbers in row-major order, in the slice of its Kind. The other slices are nil. The
-// zero Array is empty.
+// Array holds numbers in row-major order in the slice of its Kind. The other slices are nil.
 type Array struct {
 	Kind    Kind
 	Shape   []int64
@@ -58,8 +57,8 @@ type Array struct {
 	Uint8   []uint8
 }
 
-// Reset sizes the array for rows of spec. It reuses its slice if that is large enough; the numbers
-// are whatever was there.
+// Reset resizes the array for rows of spec. It reuses its slice if that is large enough, and does not
+// clear it.
 func (a *Array) Reset(rows int, spec Spec) {
 	size := rows * spec.Size()
 	next := Array{Kind: spec.Kind, Shape: append([]int64{int64(rows)}, spec.Shape...)}
@@ -74,7 +73,6 @@ func (a *Array) Reset(rows int, spec Spec) {
 	*a = next
 }
 
-// copyRow copies a row of size numbers.
 func copyRow(to *Array, row int, from Array, index, size int) {
 	switch to.Kind {
 	case Float32:

@@ -7,15 +7,16 @@ import (
 	"slices"
 )
 
-// arraySet is a Dataset of samples in memory: sample i is row i of two arrays. Inputs of Uint8 are
-// delivered as Float32, divided by 255 or normalised; others, and targets, as they are.
+// arraySet is a Dataset in memory. Sample i is row i of two arrays. Inputs of Uint8 are delivered as
+// Float32, divided by 255 or normalised.
 type arraySet struct {
 	info          Info
 	input, target Array
 	tables        [][256]float32 // of Uint8 inputs, by channel
 }
 
-// newArrays is the data set of inputs [n, ...] and targets [n, ...]. It keeps both.
+// newArrays returns a data set of inputs [n, ...] and targets [n, ...], which it keeps. With classes 0 the
+// greatest label decides.
 func newArrays(name string, classes int, input, target Array) (*arraySet, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
 		return nil, err
@@ -28,7 +29,7 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
-		a.tables = a.info.byteTables() // which are not normalised
+		a.tables = a.info.byteTables()
 	}
 	if shape := a.info.Input.Shape; a.info.Input.Kind == Float32 && len(shape) == 3 {
 		a.info.Pad = make([]float32, shape[0])
@@ -58,7 +59,7 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 	return a, nil
 }
 
-// classesOf is one more than the greatest label.
+// classesOf returns the greatest label plus 1.
 func classesOf(labels ...[]int64) (n int) {
 	for _, label := range slices.Concat(labels...) {
 		n = max(n, int(label)+1)
@@ -66,7 +67,7 @@ func classesOf(labels ...[]int64) (n int) {
 	return n
 }
 
-// checkShapes returns an error if targets do not go with inputs.
+// checkShapes returns an error unless inputs and targets belong to one of the tasks.
 func (i Info) checkShapes() error {
 	in, out := i.Input.Shape, i.Target.Shape
 	want := ""
@@ -91,8 +92,7 @@ func (i Info) checkShapes() error {
 		want)
 }
 
-// checkArray returns an error unless the array has rows, as many numbers as its shape says, and all
-// of them finite.
+// checkArray returns an error if the array is empty, its shape is wrong, or a number is not finite.
 func checkArray(what string, a Array) error {
 	if len(a.Shape) == 0 || slices.Min(a.Shape) < 1 {
 		return fmt.Errorf("%s are of shape %v; want [n, ...] with at least one of each", what, a.Shape)
@@ -110,7 +110,7 @@ func checkArray(what string, a Array) error {
 	return nil
 }
 
-// normalise makes (x - mean) / std of the inputs, by channel. It does nothing if both are nil.
+// normalise replaces inputs by (x - mean) / std, by channel. It does nothing if both are nil.
 func (a *arraySet) normalise(mean, std []float32) error {
 	if mean == nil && std == nil {
 		return nil
@@ -121,7 +121,7 @@ func (a *arraySet) normalise(mean, std []float32) error {
 	}
 	if a.input.Kind == Uint8 {
 		a.tables = a.info.byteTables()
-		a.info.Pad = black(a.tables)
+		a.info.Pad = blackPixel(a.tables)
 		return nil
 	}
 	for x := range slices.Chunk(a.input.Float32, a.info.Input.Size()) {
@@ -146,7 +146,7 @@ func (i Info) checkNormal() error {
 	return nil
 }
 
-// normaliseSample makes (x - Mean) / Std of the numbers of a sample, by channel.
+// normaliseSample replaces the numbers of a sample by (x - Mean) / Std, by channel.
 func (i Info) normaliseSample(x []float32) {
 	for c := range i.Mean {
 		plane := len(x) / len(i.Mean)
@@ -156,7 +156,7 @@ func (i Info) normaliseSample(x []float32) {
 	}
 }
 
-// byteTables returns the value of each byte in each channel. Inputs that are no images have one channel.
+// byteTables returns the value of each byte in each channel. Inputs other than images have one channel.
 func (i Info) byteTables() [][256]float32 {
 	channels := 1
 	if len(i.Input.Shape) == 3 {
@@ -165,8 +165,7 @@ func (i Info) byteTables() [][256]float32 {
 	tables := make([][256]float32, channels)
 	for c := range tables {
 		for pixel := range tables[c] {
-			// In float32 and in this order, as torchvision's ToTensor and Normalize compute it: the
-			// same bits.
+			// the same bits as torchvision's ToTensor and Normalize
 			tables[c][pixel] = float32(pixel) / 255
 			if i.Mean != nil {
 				tables[c][pixel] = (float32(pixel)/255 - i.Mean[c]) / i.Std[c]
@@ -176,25 +175,18 @@ func (i Info) byteTables() [][256]float32 {
 	return tables
 }
 
-// black is the value of a black pixel in each channel.
-func black(tables [][256]float32) (pad []float32) {
+func blackPixel(tables [][256]float32) (pad []float32) {
 	for _, table := range tables {
 		pad = append(pad, table[0])
 	}
 	return pad
 }
 
-func finite(x float32) bool {
-	return !math.IsNaN(float64(x)) && !math.IsInf(float64(x), 0)
-}
+func finite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
-// Len implements Dataset.
-func (a *arraySet) Len() int { return int(a.input.Shape[0]) }
-
-// Info implements Dataset.
+func (a *arraySet) Len() int   { return int(a.input.Shape[0]) }
 func (a *arraySet) Info() Info { return a.info }
 
-// Fill implements Dataset.
 func (a *arraySet) Fill(batch *Batch, indices []int) error {
 	if err := batch.resize(a, indices); err != nil {
 		return err
@@ -211,7 +203,7 @@ func (a *arraySet) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-// writeBytes writes the value of each byte, as its channel's table has it.
+// writeBytes maps bytes by their channel's table.
 func writeBytes(to []float32, from []uint8, tables [][256]float32) {
 	plane := len(from) / len(tables)
 	for c := range tables {

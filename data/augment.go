@@ -2,20 +2,19 @@ package data
 
 import "math"
 
-// Augment changes training images at random, the same way for the same seed, epoch and sample. The
-// zero value changes nothing.
+// Augment configures random changes of training images. They depend only on the seed, the epoch and the
+// sample. The zero value changes nothing.
 type Augment struct {
-	// Crop moves an image by 0 to Crop pixels either way and in each direction, all moves equally
-	// likely: a crop of the image's own size from the image with a black margin of that width.
+	// Crop moves an image by up to Crop pixels in each direction, with a black margin. All moves are
+	// equally likely.
 	Crop int
 
-	// Flip mirrors every other image, left to right, after the crop.
+	// Flip mirrors half of the images, left to right, after the crop.
 	Flip bool
 
-	// Scale takes a part of each picture in place of its largest square, before it is resized: any
-	// share of its area from Scale to 1, of any aspect ratio from 3/4 to 4/3, anywhere (Szegedy et
-	// al. 2015, "Going Deeper with Convolutions", section 6, with a Scale of 0.08). It is for sets
-	// that are read from pictures, and 0 is none.
+	// Scale crops a random part of each picture in a folder before it is resized, instead of its largest
+	// square. The part has from Scale to 1 of the area, and an aspect ratio from 3/4 to 4/3 (Szegedy et
+	// al. 2015, "Going Deeper with Convolutions", section 6, with a Scale of 0.08). 0 is none.
 	Scale float64
 }
 
@@ -46,11 +45,11 @@ type view struct {
 	crop        *crop // of a picture; nil is its largest square in the middle
 }
 
-// crop is a rectangle: its share of the area, its aspect ratio, and its place between the edges, each
-// from 0 to 1. The first that fits into a picture counts, or else the largest square.
+// crop has random rectangles; the first that fits into a picture is used, otherwise the largest square.
+// area is the share of the picture's area, x and y are positions from 0 to 1.
 type crop [10]struct{ area, aspect, x, y float64 }
 
-// views draws the changes of samples in an epoch. It is nil without augmentation.
+// views draws the changes of samples in an epoch. The result is nil without augmentation.
 func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 	if a == (Augment{}) {
 		return nil
@@ -85,7 +84,7 @@ func newCrop(s *stream, least float64) *crop {
 	return p
 }
 
-// rectangle is the crop in a picture of this size.
+// rectangle returns the crop in a picture of this size.
 func (p *crop) rectangle(width, height int) (x, y, w, h int) {
 	if p != nil {
 		for _, try := range p {
@@ -100,23 +99,22 @@ func (p *crop) rectangle(width, height int) (x, y, w, h int) {
 	return (width - side) / 2, (height - side) / 2, side, side
 }
 
-// picturesOf returns the folder that samples of a set are from, and their indices there. It is nil for
-// samples that are not read from pictures.
+// picturesOf returns the folder of a set's samples and their indices there, or nil if they have none.
 func picturesOf(set Dataset, indices []int) (*folder, []int) {
 	for {
 		switch s := set.(type) {
 		case *folder:
 			return s, indices
 		case *subset:
-			set, indices = s.Dataset, s.whole(indices)
+			set, indices = s.Dataset, s.wholeIndices(indices)
 		default:
 			return nil, nil
 		}
 	}
 }
 
-// fill is Fill with the views' crops of pictures, and with images moved and mirrored as they say.
-func fill(set Dataset, batch *Batch, indices []int, views []view) error {
+// fillAugmented is Fill with the images changed by views.
+func fillAugmented(set Dataset, batch *Batch, indices []int, views []view) error {
 	var err error
 	if pictures, whole := picturesOf(set, indices); pictures != nil {
 		err = pictures.fill(batch, whole, views)
@@ -137,8 +135,7 @@ func fill(set Dataset, batch *Batch, indices []int, views []view) error {
 	return nil
 }
 
-// shift copies from to to, moved so that its pixel (down, right) comes to (0, 0), and
-// then mirrored if flip.
+// shift copies an image, moves its pixel (down, right) to (0, 0), and then mirrors it if flip is true.
 func shift(to, from []float32, info Info, down, right int, flip bool) {
 	height, width := int(info.Input.Shape[1]), int(info.Input.Shape[2])
 	for c, pad := range info.Pad {

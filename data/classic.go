@@ -12,11 +12,11 @@ import (
 // classic is a data set of labelled images in files with fixed names.
 type classic struct {
 	name      string
-	usual     string // where Debian has it, "" if nowhere
-	archive   string // the directory into which its archive unpacks, if any
-	fetch     string // where to get it
+	usual     string // Debian's directory of it; may be empty
+	archive   string // the directory in its archive; may be empty
+	fetch     string // where to download it
 	mean, std []float32
-	classes   []string    // their names; nil where they are the digits
+	classes   []string    // names; nil for digits
 	parts     [2][]string // the files to train and to test with
 	decode    func(paths []string) (images, labels Array, err error)
 }
@@ -26,12 +26,10 @@ var mnistParts = [2][]string{
 	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
 }
 
-// Mean and standard deviation are of all training pixels over 255, as the usual recipes round
-// them (PyTorch's examples/mnist/main.py has MNIST's). A test computes Fashion-MNIST's from the
-// files.
-//
-// CIFAR-10 is its binary version (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes have the
-// deviation 0.2023, 0.1994, 0.2010: the mean of the deviations within images.
+// Mean and standard deviation are over all training pixels/255, rounded as in common recipes such as
+// PyTorch's examples/mnist/main.py. CIFAR-10 is the binary version
+// (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes use its mean deviation within images instead:
+// 0.2023, 0.1994, 0.2010.
 var (
 	mnist = classic{
 		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -59,7 +57,7 @@ var (
 
 func (c classic) set() set {
 	return set{tasks: classes, usual: c.usual, want: "the directory of its files, which are at " + c.fetch,
-		settings: func(o *Options) []setting.Setting { return augmented(o, "the set's") },
+		settings: func(o *Options) []setting.Setting { return imageSettings(o, "the set's") },
 		files:    c.files, open: c.open}
 }
 
@@ -83,7 +81,7 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: get it again from %s", err, c.fetch)
 		}
-		set, err := newArrays(c.name, 10, images, targets(labels))
+		set, err := newArrays(c.name, 10, images, asTargets(labels))
 		if err == nil {
 			err = set.normalise(o.normal(c.mean, c.std))
 		}
@@ -96,7 +94,6 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 	return trainAndTest(o, sets)
 }
 
-// decodeMNIST reads images and labels.
 func decodeMNIST(paths []string) (images, labels Array, err error) {
 	if images, err = readArray(paths[0], decodeIDX); err == nil {
 		labels, err = readArray(paths[1], decodeIDX)
@@ -112,8 +109,7 @@ func decodeMNIST(paths []string) (images, labels Array, err error) {
 	return images, labels, err
 }
 
-// decodeCIFAR10 reads files of records: a byte for the label and 32 x 32 bytes for each of red, green
-// and blue.
+// decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.
 func decodeCIFAR10(paths []string) (images, labels Array, err error) {
 	const record, most = 1 + 3*32*32, 1 << 30
 	for _, path := range paths {

@@ -16,30 +16,26 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// CSV says how a file of comma-separated values (RFC 4180) is read: a sample a line, a target in one
-// column and finite numbers in the others, which are an image of one pixel with a channel for each,
-// [columns 1 1]. The zero value guesses from the file.
+// CSV describes files of comma-separated values (RFC 4180). Each line is a sample: a target in one column
+// and finite numbers in the others. Inputs have the shape [columns 1 1]. The zero value detects the format.
 type CSV struct {
-	// Target is the column of the targets, by its name in the header or its number from 1. "" means
-	// the last.
+	// Target is the name or the number, from 1, of the targets' column. "" means the last.
 	Target string
 
-	// Task is what targets are: Classification or Regression. "" means regression if all are numbers
-	// and one of them has a fraction, and classification otherwise: by the sorted whole numbers, or
-	// by the sorted names. Info.ClassNames has them.
+	// Task is Classification or Regression. "" means regression if all targets are numbers and one has
+	// a fraction, otherwise classification. Info.ClassNames has the classes, sorted as whole numbers or
+	// as text.
 	Task Task
 
-	// Header says that the first line has the names of the columns. A first line without a number has them
-	// in any case.
-	Header    bool
+	Header    bool // the first line has names; assumed if it has no number
 	Separator rune // 0 means a comma
 
-	// Standardise gives each column the mean 0 and the deviation 1 in the samples to train with. With
-	// Options.TrainedOn that set's numbers count.
+	// Standardise scales each column to mean 0 and deviation 1 over the training samples. With
+	// Options.TrainedOn it uses the mean and deviation of that set.
 	Standardise bool
 }
 
-// openCSV reads tables. The samples to train with give the classes.
+// openCSV reads tables. The first has the classes.
 func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
 	var sets []*arraySet
@@ -75,7 +71,6 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
-// table is the content of a file.
 type table struct {
 	columns int      // without the target's
 	names   []string // of the columns, the target's last; nil without a header
@@ -84,8 +79,7 @@ type table struct {
 	lines   []int // of the targets
 }
 
-// readTable reads a table, with the columns in the order of trainedOn's if both have names. Its errors name
-// the line.
+// readTable reads a table. If table and trainedOn have column names, columns get the order of trainedOn.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	content, err := disk.Read(path, MaxText)
 	if err != nil {
@@ -94,7 +88,7 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	reader := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
 	reader.Comma, reader.ReuseRecord, reader.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
 	t := &table{}
-	var order []int // where the columns are, the target last
+	var order []int // of columnOrder
 	for {
 		record, err := reader.Read()
 		switch {
@@ -153,8 +147,8 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// columnOrder returns the places of the inputs' columns, and last the target's, by the first line. They are
-// in the order of the file, or of the columns that a model was trained on if both have names.
+// columnOrder returns the indices of the inputs' columns and then the target's. Inputs are in the order of
+// the file, or of trainedOn if both have names.
 func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
 	if len(first) < 2 {
 		return nil, errors.New("one column; want one for the target and at least one for numbers: a file " +
@@ -194,16 +188,16 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	return order, nil
 }
 
-// task returns the task and the names of the classes, sorted by value if all are whole numbers, and as text
-// otherwise.
+// task returns the task and the names of the classes, sorted as whole numbers if all are, otherwise as
+// text.
 func (t *table) task(asked Task) (Task, []string, error) {
-	numbers, whole, different := true, true, map[string]int{}
+	numbers, whole, distinct := true, true, map[string]int{}
 	for _, text := range t.targets {
 		n, err := strconv.Atoi(text)
-		numbers, whole, different[text] = numbers && isNumber(text), whole && err == nil, n
+		numbers, whole, distinct[text] = numbers && isNumber(text), whole && err == nil, n
 	}
 	const maxClasses = 100
-	n := len(different)
+	n := len(distinct)
 	switch {
 	case asked == Regression || asked == "" && numbers && !whole:
 		return Regression, nil, nil
@@ -211,14 +205,14 @@ func (t *table) task(asked Task) (Task, []string, error) {
 		return "", nil, fmt.Errorf("%d different whole numbers are targets of %d lines: classes or "+
 			"amounts? want task=classification or task=regression", n, len(t.targets))
 	}
-	names := slices.Sorted(maps.Keys(different))
+	names := slices.Sorted(maps.Keys(distinct))
 	if whole {
-		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(different[a], different[b]) })
+		slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(distinct[a], distinct[b]) })
 	}
 	return Classification, names, nil
 }
 
-// arrays makes a set of the table.
+// arrays converts the table to a set.
 func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	n := int64(len(t.targets))
 	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: t.numbers}
@@ -244,8 +238,8 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 		}
 		label, ok := labels[text]
 		if !ok {
-			return nil, fmt.Errorf("line %d: %q is no class to train with; those are %s", t.lines[i], text,
-				strings.Join(names, ", "))
+			return nil, fmt.Errorf("line %d: %q is no class to train with; the classes are %s", t.lines[i],
+				text, strings.Join(names, ", "))
 		}
 		target.Int64 = append(target.Int64, label)
 	}
@@ -257,8 +251,8 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	return set, nil
 }
 
-// meanAndDeviation returns the mean and the deviation of each column in the samples of train, a part of
-// whole. The deviation of a constant column is 1.
+// meanAndDeviation returns the mean and the deviation of each column over train, a part of whole. The
+// deviation of a constant column is 1.
 func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float32) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }

@@ -1,20 +1,19 @@
-// Package data reads data sets and hands them out in batches, as Go slices: what becomes of them on
-// a device is the caller's. It has no tensors and downloads nothing.
+// Package data reads data sets and delivers them in batches of Go slices. It has no tensors and
+// downloads nothing.
 //
 //	train, test, err := data.Open("fashion-mnist", "", data.Options{})
-//	loader, err := data.NewLoader(train, data.LoaderConfig{BatchSize: 64, Seed: 1, Shuffle: true, Prefetch: 2})
+//	loader, err := data.NewLoader(train, data.LoaderConfig{BatchSize: 64, Seed: 1, Shuffle: true})
 //	defer loader.Close()
 //	for epoch := range 3 {
 //		for {
 //			batch, err := loader.Next(ctx)
 //			if err == io.EOF {
-//				break // the epoch is over, the next call begins another
+//				break // the next call begins another epoch
 //			}
 //			...
 //		}
 //	}
 //
-// The data, the seed and the position alone decide what a Loader delivers. Prefetching
-// changes nothing but the time, and a run that is resumed at a saved Position sees the batches that
-// it would have seen.
+// The batches of a Loader depend only on the data, the configuration and the position. Prefetching does
+// not change them. A run resumed at a saved Position sees the batches of an uninterrupted run.
 package data

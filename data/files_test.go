@@ -426,7 +426,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"csv", lines("1,2", "1,red"), data.Options{CSV: data.CSV{Task: data.Regression}},
 			`line 2: the target is "red"; want a finite number`},
 		{"csv", files{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}, data.Options{},
-			"val.csv: line 2: \"c\" is no class to train with; those are a, b"},
+			"val.csv: line 2: \"c\" is no class to train with; the classes are a, b"},
 		{"csv", files{}, data.Options{},
 			"name a file, or a directory with train.csv and val.csv or test.csv"},
 		{"npy", files{"x.npy": x}, data.Options{}, "no y.npy in "},
@@ -444,7 +444,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"images", files{"cat/a.png": image, "dog/a.txt": nil}, data.Options{},
 			"dog: name a directory with a directory of PNG"},
 		{"images", files{"train/cat/a.png": image, "train/dog/a.png": image, "val/cow/a.png": image},
-			data.Options{}, "val/cow is no class to train with; those are cat, dog"},
+			data.Options{}, "val/cow is no class to train with; the classes are cat, dog"},
 		{"images", files{"train/cat/a.png": image, "train/dog/a.png": image, "val/x.txt": nil},
 			data.Options{}, "val: name a directory"},
 		{"images", files{"cat/a.webp": nil, "dog/a.png": image}, data.Options{},
@@ -469,8 +469,7 @@ func TestOpenRefuses(t *testing.T) {
 			"4 tokens; want at least 5 for one sample"},
 		{"tokens", files{"train.bin": small}, data.Options{Window: 2}, "1 samples; want at least 2"},
 		{"tokens", files{"train.bin": tokenBytes[uint32](1, 1<<30, 1, 1)},
-			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want below 1048576: type is " +
-				"another"},
+			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want below 1048576"},
 		{"tokens", files{"train.bin": small}, data.Options{TokenBytes: 3},
 			"TokenBytes is 3; want 2 for uint16, or 4 for uint32"},
 	} {

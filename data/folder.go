@@ -15,8 +15,7 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// The normalisation of folders of pictures without other Options: ImageNet's, of colours and of the
-// brightness, as the usual recipes round them.
+// ImageNet's mean and deviation by number of channels, rounded as in common recipes.
 var (
 	imageNetMean = map[int][]float32{3: {0.485, 0.456, 0.406}, 1: {0.449}}
 	imageNetStd  = map[int][]float32{3: {0.229, 0.224, 0.225}, 1: {0.226}}
@@ -25,8 +24,7 @@ var (
 	otherImages  = []string{".bmp", ".webp", ".tif", ".tiff", ".heic", ".avif"}
 )
 
-// folder is a Dataset of pictures in files, a directory for each class, which are read when they are
-// asked for.
+// folder is a Dataset of pictures in files. They are read on demand.
 type folder struct {
 	info   Info
 	files  []pictureFile
@@ -38,7 +36,7 @@ type pictureFile struct {
 	label int
 }
 
-// openFolder makes sets of pictures. The classes are the directories to train with.
+// openFolder returns sets of pictures. Directories with training pictures are the classes.
 func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 	size, channels := cmp.Or(o.Size, 224), cmp.Or(o.Channels, 3)
 	if err := arg.AtLeast("", "Size", size, 1); err != nil {
@@ -62,7 +60,7 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 		}
 		label := slices.Index(classes, name)
 		if label < 0 {
-			return nil, nil, fmt.Errorf("%s is no class to train with; those are %s", class,
+			return nil, nil, fmt.Errorf("%s is no class to train with; the classes are %s", class,
 				strings.Join(classes, ", "))
 		}
 		files[last] = append(files[last], pictureFile{path, label})
@@ -78,7 +76,7 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	tables := info.byteTables()
-	info.Pad = black(tables)
+	info.Pad = blackPixel(tables)
 	var sets []Dataset
 	for _, part := range files {
 		sets = append(sets, &folder{info, part, tables})
@@ -86,8 +84,8 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// folderFiles lists pictures in the order of classes and names: DIR/train/CLASS, then DIR/val/CLASS or
-// DIR/test/CLASS, or else DIR/CLASS. A class need not be in the part to test with.
+// folderFiles lists the pictures in DIR/train/CLASS, then in DIR/val/CLASS or DIR/test/CLASS, or else in
+// DIR/CLASS, sorted by class and name. Test pictures need not have all classes.
 func folderFiles(directory string) (paths []string, err error) {
 	directories, err := parts(directory, "%s")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +130,7 @@ func (f *folder) Info() Info { return f.info }
 
 func (f *folder) Fill(batch *Batch, indices []int) error { return f.fill(batch, indices, nil) }
 
-// fill reads the pictures of a batch in parallel, each by its view's crop.
+// fill reads the pictures of a batch in parallel, and crops each by its view.
 func (f *folder) fill(batch *Batch, indices []int, views []view) error {
 	if err := batch.resize(f, indices); err != nil {
 		return err
@@ -150,7 +148,7 @@ func (f *folder) fill(batch *Batch, indices []int, views []view) error {
 	return named("images", err)
 }
 
-// inParallel fills rows on all cores. The error is the first row's.
+// inParallel calls fill for all rows on all cores. The error is the first failing row's.
 func inParallel(rows int, fill func(row int) error) error {
 	errs := make([]error, rows)
 	var next atomic.Int64

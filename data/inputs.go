@@ -12,8 +12,8 @@ import (
 	"penstock.example/tokenizer"
 )
 
-// Inputs is a Dataset of inputs in files, made as the samples of another set are, for a model that
-// has been trained on that set. Targets are zeros. Pictures are decoded when they are asked for.
+// Inputs is a Dataset of inputs in files for a trained model. They are converted like the samples that the
+// model was trained on. Targets are zeros.
 type Inputs struct {
 	info      Info
 	tokenizer *tokenizer.Tokenizer // of text; nil is none
@@ -21,7 +21,7 @@ type Inputs struct {
 	inputs    []input
 }
 
-// input is a sample: a picture in a file, or numbers.
+// input is a sample: a picture in a file if tokens and floats are nil.
 type input struct {
 	path   string
 	row    int
@@ -29,19 +29,17 @@ type input struct {
 	floats []float32
 }
 
-// NewInputs finds the inputs in files for a model that was trained on samples such as info describes
-// (Dataset.Info):
+// NewInputs reads inputs from files for a model trained on the samples that info describes:
 //
-//	pictures   PNG, JPEG, GIF; resized and normalised as the samples are, for sets that are made of bytes
-//	text       the last bytes of the file, for sets of text; or the last tokens, as t makes them, for sets of
-//	           tokens: then t is the tokenizer that the set was made with, by Info.Tokenizer. Nil is none
-//	.npy       one or more rows, of the kind that the samples are made of (Info.Source): numbers are taken as
-//	           they are, or standardised with Info.Mean and Info.Std; of tokens the last of a row
+//	pictures   PNG, JPEG or GIF, if Info.Source is Uint8; resized and normalised like the samples
+//	text       the last bytes of the file; or, with the tokenizer t, the last tokens. t must be the
+//	           training set's (Info.Tokenizer), and nil if the set has bytes
+//	.npy       one or more rows of kind Info.Source; numbers are normalised by Info.Mean and Info.Std,
+//	           and of tokens the last in each row are used
 //
-// Tokens that are fewer than a sample has are filled up with zeros, which a model that looks only back
-// does not see; Length counts them. Text and arrays are read before NewInputs returns. Of
-// a picture only the head is decoded; Fill returns the error of a picture that is damaged further on. Errors
-// name the file.
+// Inputs with fewer tokens than a sample are followed by zeros; Length is the number of their tokens.
+// NewInputs reads text and arrays, and the header of pictures; Fill reads the pictures. Errors name the
+// file.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
 	x, err := newInputs(info, t, paths)
 	return x, named("inputs", err)
@@ -54,8 +52,8 @@ func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 	}
 	if t != nil {
 		if info.Input.Kind != Int64 || info.Source == Uint8 || t.Len() != info.Classes {
-			return nil, fmt.Errorf("the tokenizer has %d tokens, and the model is for %d classes of %s; want "+
-				"the tokenizer that the set was made with", t.Len(), info.Classes, info.Name)
+			return nil, fmt.Errorf("the tokenizer has %d tokens, and the model is for %d classes of %s; "+
+				"want the tokenizer that the set was made with", t.Len(), info.Classes, info.Name)
 		}
 		if err := info.checkTokenizer(t.Sum()); err != nil {
 			return nil, err
@@ -67,7 +65,7 @@ func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 	for _, path := range paths {
 		if err := x.add(path); err != nil {
 			var at *os.PathError
-			if !errors.As(err, &at) { // which names the file
+			if !errors.As(err, &at) { // a PathError names the file
 				err = fmt.Errorf("%s: %w", path, err)
 			}
 			return nil, err
@@ -111,7 +109,7 @@ func (x *Inputs) add(path string) error {
 	return fmt.Errorf("it is no file of NumPy; want %s", remedy)
 }
 
-// wanted says which arrays hold inputs.
+// wanted describes the arrays that hold inputs.
 func (x *Inputs) wanted() string {
 	if x.info.Input.Kind == Int64 {
 		return fmt.Sprintf("an .npy of int64 [n t], tokens from 0 to %d", x.info.Classes-1)
@@ -160,7 +158,7 @@ func (x *Inputs) addArray(path string, a Array) error {
 	return nil
 }
 
-// rowsOf is the number of samples in an array: 1, or its first dimension. Dimensions of 1 do not count.
+// rowsOf returns the number of samples in an array: 1, or its first dimension. It ignores dimensions of 1.
 func rowsOf(array, sample []int64) (int, bool) {
 	if len(array) > 0 && slices.Equal(array[1:], sample) {
 		return int(array[0]), true
@@ -173,7 +171,7 @@ func rowsOf(array, sample []int64) (int, bool) {
 	return 1, slices.Equal(a, s)
 }
 
-// addTokens adds the last of some tokens.
+// addTokens adds an input of the last tokens.
 func (x *Inputs) addTokens(path string, row int, tokens []int64) error {
 	if len(tokens) == 0 {
 		return errors.New("there are no tokens in it")
@@ -194,17 +192,12 @@ func (x *Inputs) Source(index int) (path string, row int) {
 	return x.inputs[index].path, x.inputs[index].row
 }
 
-// Length returns how many tokens an input has, which are the first of its sample, or 0 where it is not
-// made of tokens.
+// Length returns the number of tokens at the start of a sample, or 0 for other inputs.
 func (x *Inputs) Length(index int) int { return len(x.inputs[index].tokens) }
 
-// Len implements Dataset.
-func (x *Inputs) Len() int { return len(x.inputs) }
-
-// Info implements Dataset.
+func (x *Inputs) Len() int   { return len(x.inputs) }
 func (x *Inputs) Info() Info { return x.info }
 
-// Fill implements Dataset.
 func (x *Inputs) Fill(batch *Batch, indices []int) error {
 	if err := batch.resize(x, indices); err != nil {
 		return err

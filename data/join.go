@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// Split divides a data set: the given share of its samples, drawn by seed and at least one, is for
-// testing, and the others are to train with. Both keep the set's order. A share of 0 is 0.1. It returns an
-// error if share is not between 0 and 1 or the set has fewer than two samples.
+// Split divides a data set into samples to train with and a share of samples to test with, at least one.
+// The test samples are drawn by seed, and both parts keep the set's order. A share of 0 is 0.1. Split
+// returns an error if share is not between 0 and 1 or the set has fewer than two samples.
 func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err error) {
 	train, test, err = split(set, share, seed, false)
 	return train, test, named(set.Info().Name, err)
 }
 
-// split is Split. Of a text that Open reads the last samples are for testing.
-func split(set Dataset, share float64, seed uint64, last bool) (train, test Dataset, err error) {
+// split is Split. With textEnd, the last samples of a text are used for testing.
+func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test Dataset, err error) {
 	n := set.Len()
 	switch share = cmp.Or(share, 0.1); {
 	case !(share > 0 && share < 1):
@@ -25,7 +25,7 @@ func split(set Dataset, share float64, seed uint64, last bool) (train, test Data
 		return nil, nil, fmt.Errorf("%d samples; want at least 2, one to train and one to test with", n)
 	}
 	tested := min(int(math.Ceil(share*float64(n))), n-1)
-	if t, ok := set.(*textSet); ok && last {
+	if t, ok := set.(*textSet); ok && textEnd {
 		training, testing := *t, *t
 		training.length, testing.first, testing.length = n-tested, n-tested, tested
 		return &training, &testing, nil
@@ -36,7 +36,6 @@ func split(set Dataset, share float64, seed uint64, last bool) (train, test Data
 	return &subset{set, order[tested:]}, &subset{set, order[:tested]}, nil
 }
 
-// subset is some samples of a set.
 type subset struct {
 	Dataset
 	indices []int
@@ -48,11 +47,11 @@ func (s *subset) Fill(batch *Batch, indices []int) error {
 	if err := checkIndices(s.Info().Name, s.Len(), indices); err != nil {
 		return err
 	}
-	return s.Dataset.Fill(batch, s.whole(indices))
+	return s.Dataset.Fill(batch, s.wholeIndices(indices))
 }
 
-// whole returns the indices of samples in the whole set.
-func (s *subset) whole(indices []int) []int {
+// wholeIndices returns the indices of samples in the whole set.
+func (s *subset) wholeIndices(indices []int) []int {
 	whole := make([]int, len(indices))
 	for i, index := range indices {
 		whole[i] = s.indices[index]
@@ -60,8 +59,7 @@ func (s *subset) whole(indices []int) []int {
 	return whole
 }
 
-// Join returns the samples of two sets of one kind, such as both parts of Open, one after the other. Info is
-// the first's.
+// Join concatenates two sets of the same kind, such as both parts of Open. Info is the first's.
 func Join(first, second Dataset) Dataset { return &joined{first, second} }
 
 type joined struct{ first, second Dataset }

@@ -15,44 +15,35 @@ import (
 // ErrClosed is returned by Next after Close.
 var ErrClosed = errors.New("data: the loader is closed")
 
-// Position is a place between two batches: Batch of them are delivered in epoch Epoch, both counted
-// from 0. It is meant to be saved, and a Loader over the same data with the same configuration
-// continues from it.
+// Position is a place between two batches, for resuming a Loader with the same data and configuration.
 type Position struct {
-	Epoch int `json:"epoch"`
-	Batch int `json:"batch"`
+	Epoch int `json:"epoch"` // counted from 0
+	Batch int `json:"batch"` // batches delivered in the epoch
 }
 
-// ConfigError is a setting that is refused.
+// ConfigError is returned for an invalid setting.
 type ConfigError = arg.ConfigError
 
-// LoaderConfig says how a Loader goes through a data set.
+// LoaderConfig configures a Loader.
 type LoaderConfig struct {
-	BatchSize int    // samples, at least 1
-	Seed      uint64 // of the order and the augmentation
-	// Shuffle delivers in the order of Permutation, a new one each epoch; otherwise it is the data
-	// set's
-	Shuffle bool
-	Augment Augment // of images
-
-	// Prefetch is how many batches are prepared ahead in the background. 0 means none: Next
-	// prepares a batch itself. It changes no batch.
-	Prefetch int
-
-	// Start is where to begin.
-	Start Position
+	BatchSize int     // samples, at least 1
+	Seed      uint64  // of the order and the augmentation
+	Shuffle   bool    // by Permutation, each epoch anew; otherwise samples keep the set's order
+	Augment   Augment // of images
+	Prefetch  int     // batches prepared ahead in the background; with 0 Next prepares them itself
+	Start     Position
 }
 
-// Loader delivers a data set batch by batch and epoch by epoch, without end. Next is for one
-// goroutine at a time; Position and Close may be called from any.
+// Loader delivers a data set in batches, one epoch after another, without end. Next is for one goroutine
+// at a time. Position and Close may be called from any.
 type Loader struct {
 	set      Dataset
 	config   LoaderConfig
 	position atomic.Pointer[Position]
-	failed   error // sticky, of the data set
+	failed   error // the data set's first error
 
-	// order is of epoch; nil before the first batch and without shuffling. Both belong to the background
-	// goroutine if there is one, otherwise to Next's caller.
+	// order is epoch's permutation, nil before the first batch and without shuffling. Only the background
+	// goroutine uses both; without prefetching only Next.
 	order []int
 	epoch int
 
@@ -62,14 +53,14 @@ type Loader struct {
 	wait  sync.WaitGroup
 }
 
-// produced is a batch or the error that came instead.
+// produced is a batch or an error.
 type produced struct {
 	batch Batch
 	err   error
 }
 
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
-// not valid or the set has no samples.
+// invalid or the set is empty.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	l := &Loader{set: set, config: c, done: make(chan struct{})}
 	l.position.Store(&c.Start)
@@ -88,21 +79,20 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 		return nil, named(set.Info().Name, err)
 	}
 	if c.Prefetch > 0 {
-		// One batch waits in the background goroutine's hands.
+		// The background goroutine itself holds one more batch.
 		l.ready = make(chan produced, c.Prefetch-1)
 		l.wait.Go(l.prefetch)
 	}
 	return l, nil
 }
 
-// Next returns the next batch. The caller owns it. After the last batch of
-// each epoch it returns io.EOF once, and then goes on with the next epoch. A Position that was
-// taken before that io.EOF leads to it again, so that a caller's work at the end of an epoch is
-// neither lost nor done twice when a run is resumed.
+// Next returns the next batch, which the caller owns. After the last batch of each epoch it returns io.EOF
+// once. A Loader started at a Position from before that io.EOF returns it too, so a resumed run does
+// its work at the end of the epoch.
 //
-// Next blocks until the batch is prepared. If ctx is done it returns ctx's error and loses nothing:
-// the next call returns the batch. An error of the data set is final; Position then stays at the
-// batch that failed. After Close, and when Close is called meanwhile, Next returns ErrClosed.
+// Next blocks until the batch is prepared. If ctx ends, Next returns ctx's error, and the next call
+// returns the batch. An error of the data set is final; Position then stays before the failed batch. Next
+// returns ErrClosed after Close, or if Close is called meanwhile.
 func (l *Loader) Next(ctx context.Context) (Batch, error) {
 	select {
 	case <-l.done:
@@ -140,8 +130,7 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 	return next.batch, nil
 }
 
-// Position returns the position of the next batch that Next will deliver, whatever is already
-// prefetched.
+// Position returns the position of the batch that Next will return. Prefetching does not change it.
 func (l *Loader) Position() Position { return *l.position.Load() }
 
 // Batches returns the number of batches in an epoch. The last may be short.
@@ -152,17 +141,16 @@ func (l *Loader) LastBatch() int {
 	return min(l.config.BatchSize, l.set.Len()-(l.Batches()-1)*l.config.BatchSize)
 }
 
-// BatchSize returns the configuration's.
+// BatchSize returns LoaderConfig.BatchSize.
 func (l *Loader) BatchSize() int { return l.config.BatchSize }
 
-// Close stops prefetching and waits until the background goroutine has ended. It may be called more
-// than once.
+// Close ends the background goroutine and waits for it. It may be called more than once.
 func (l *Loader) Close() {
 	l.close.Do(func() { close(l.done) })
 	l.wait.Wait()
 }
 
-// prefetch sends batches from the start on, epoch after epoch, until Close or until a batch fails.
+// prefetch sends batches from Start on until Close is called or a batch fails.
 func (l *Loader) prefetch() {
 	for from := l.config.Start; ; from.Batch++ {
 		if from.Batch == l.Batches() {
@@ -180,7 +168,7 @@ func (l *Loader) prefetch() {
 	}
 }
 
-// produce makes the batch of a position.
+// produce makes the batch at a position.
 func (l *Loader) produce(at Position) (p produced) {
 	start := at.Batch * l.config.BatchSize
 	indices := make([]int, min(l.config.BatchSize, l.set.Len()-start))
@@ -193,7 +181,7 @@ func (l *Loader) produce(at Position) (p produced) {
 		}
 		copy(indices, l.order[start:])
 	}
-	if err := fill(l.set, &p.batch, indices,
+	if err := fillAugmented(l.set, &p.batch, indices,
 		l.config.Augment.views(l.config.Seed, at.Epoch, indices)); err != nil {
 		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, err)}
 	}

@@ -12,10 +12,9 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// maxArray is the most bytes of a file of numbers. The file is read whole.
+// maxArray limits the bytes of a file of numbers. The file is read whole.
 const maxArray = 1 << 40
 
-// npyMagic is how a file of NumPy begins.
 const npyMagic = "\x93NUMPY"
 
 var (
@@ -24,11 +23,9 @@ var (
 	npyShape = regexp.MustCompile(`['"]shape['"]:\s*\(([0-9, ]*)\)`)
 )
 
-// decodeNPY reads an array as numpy.save writes it, of any version of the format
-// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html): float32 and float64
-// become Float32, uint8 Uint8, and int32 and int64 Int64, all little-endian and in C order.
-//
-// The header is a Python dictionary, such as
+// decodeNPY decodes an array written by numpy.save, in any version of the format
+// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Numbers are little-endian and
+// in C order. The header is a Python dictionary, such as
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
 func decodeNPY(file []byte) (Array, error) {
@@ -64,10 +61,9 @@ func decodeNPY(file []byte) (Array, error) {
 	return decodeNumbers(rest[length:], descr[1], shape)
 }
 
-// decodeIDX reads an array of bytes in the IDX format, plain or compressed with gzip, told apart by
-// content. The format (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind,
-// (8, unsigned bytes), a byte for the number of dimensions, the dimensions as 32-bit big-endian
-// integers, and the numbers.
+// decodeIDX decodes an array of bytes in the IDX format, plain or compressed with gzip. The format
+// (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind (8: unsigned bytes), a byte
+// for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
 func decodeIDX(file []byte) (Array, error) {
 	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
 		unzipped, err := gzip.NewReader(bytes.NewReader(file))
@@ -90,15 +86,15 @@ func decodeIDX(file []byte) (Array, error) {
 	return decodeNumbers(rest, "|u1", shape)
 }
 
-// decodeNumbers reads the numbers of a shape, in NumPy's name for their format. It takes no memory unless
-// they are all there.
+// decodeNumbers decodes the numbers of an array. descr is NumPy's name of their format. It checks the
+// shape before it allocates memory.
 func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
 	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
 	if width == 0 {
 		return Array{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, "+
 			"little-endian: save x.astype('float32'), or astype('int64') for classes", descr)
 	}
-	count := 1.0 // exact wherever it can be the content's
+	count := 1.0 // cannot overflow, and is exact up to any possible length of content
 	for _, dim := range shape {
 		count *= float64(dim)
 	}
@@ -106,31 +102,29 @@ func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
 		return Array{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file "+
 			"is cut short, or more follows", len(content), width, shape)
 	}
-	a, size := Array{Kind: Uint8, Shape: shape}, int(count)
-	var err error
-	decode := func(to any) { _, err = binary.Decode(content, binary.LittleEndian, to) }
+	a := Array{Kind: Uint8, Shape: shape}
 	switch descr {
 	case "<f4":
-		a.Kind, a.Float32 = Float32, make([]float32, size)
-		decode(a.Float32)
+		a.Kind, a.Float32 = Float32, decoded[float32](content, width)
 	case "<f8":
-		wide := make([]float64, size)
-		decode(wide)
-		a.Kind, a.Float32 = Float32, converted[float32](wide)
+		a.Kind, a.Float32 = Float32, converted[float32](decoded[float64](content, width))
 	case "<i4":
-		narrow := make([]int32, size)
-		decode(narrow)
-		a.Kind, a.Int64 = Int64, converted[int64](narrow)
+		a.Kind, a.Int64 = Int64, converted[int64](decoded[int32](content, width))
 	case "<i8":
-		a.Kind, a.Int64 = Int64, make([]int64, size)
-		decode(a.Int64)
+		a.Kind, a.Int64 = Int64, decoded[int64](content, width)
 	default:
 		a.Uint8 = content
 	}
-	return a, err
+	return a, nil
 }
 
-// readArray reads an array from a file. Errors name the file.
+// decoded returns little-endian numbers of width bytes.
+func decoded[N number](content []byte, width int) []N {
+	numbers := make([]N, len(content)/width)
+	binary.Decode(content, binary.LittleEndian, numbers) // cannot fail: the lengths match
+	return numbers
+}
+
 func readArray(path string, decode func([]byte) (Array, error)) (Array, error) {
 	content, err := disk.Read(path, maxArray)
 	if err != nil {
@@ -153,7 +147,7 @@ func npyFiles(directory string) ([]string, error) {
 	return []string{x, y}, err
 }
 
-// openNPY reads arrays from files: inputs and targets by turns.
+// openNPY reads the files of npyFiles: inputs and targets alternate.
 func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	var arrays []Array
 	for i, path := range paths {
@@ -162,15 +156,15 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 			return nil, nil, err
 		}
 		if i%2 == 0 {
-			array = samples(array)
+			array = asInputs(array)
 		} else {
-			array = targets(array)
+			array = asTargets(array)
 		}
 		arrays = append(arrays, array)
 	}
 	if o.Classes == 0 && o.TrainedOn != nil {
 		o.Classes = o.TrainedOn.Classes
-	} else if o.Classes == 0 { // the classes of both parts
+	} else if o.Classes == 0 {
 		for _, a := range arrays {
 			o.Classes = max(o.Classes, classesOf(a.Int64))
 		}
@@ -189,16 +183,16 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// samples is an array of inputs. Rows of numbers are images of one pixel, with a channel for each.
-func samples(x Array) Array {
+// asInputs makes rows of numbers images of one pixel, with a channel for each number.
+func asInputs(x Array) Array {
 	if len(x.Shape) == 2 && x.Kind != Int64 {
 		x.Shape = append(x.Shape[:2:2], 1, 1)
 	}
 	return x
 }
 
-// targets is an array of targets: numbers as a row for each input, classes as Int64.
-func targets(y Array) Array {
+// asTargets makes classes Int64, and single numbers rows of one.
+func asTargets(y Array) Array {
 	switch {
 	case y.Kind == Float32 && len(y.Shape) == 1:
 		y.Shape = append(y.Shape[:1:1], 1)

@@ -16,47 +16,38 @@ import (
 	"penstock.example/tokenizer"
 )
 
-// Options adjust what Open returns. The zero value is each set's usual form.
+// Options configures the set that Open returns. The zero value is each set's usual form.
 type Options struct {
-	// Mean and Std replace the numbers by which images are normalised, one per channel, pixels
-	// being in [0, 1]. Nil keeps the set's own, and ImageNet's for images. Sets
-	// that are not read from images ignore them.
+	// Mean and Std normalise images whose pixels are in [0, 1], by channel. Nil means the set's own, or
+	// ImageNet's for a folder of pictures. Other sets ignore them.
 	Mean, Std []float32
 
-	Size       int // height and width that pictures are resized to; 0 means 224
+	Size       int // height and width of resized pictures; 0 means 224
 	Channels   int // 3 for pictures in colour, 1 for their brightness; 0 means 3
-	Classes    int // of npy and tokens; 0 means one more than the greatest that is in the files
-	TokenBytes int // width of a token in a file, 2 or 4; 0 means 2
+	Classes    int // of npy and tokens; 0 means the greatest in the files plus 1
+	TokenBytes int // of a token in a file, 2 or 4; 0 means 2
 
-	CSV CSV // how files of rows are read
+	CSV     CSV
+	Augment Augment // checked against the set; the caller gives it to the Loader
 
-	// Augment is how images to train with are changed. Open checks it against the set, and it is
-	// for the caller to give to the Loader.
-	Augment Augment
-
-	Window int // length of a sample of text in bytes, or in tokens; 0 means 128
-
-	// Tokenizer is where the tokenizer is that makes tokens of text, as tokenizer.Open takes it. ""
-	// leaves the text's bytes.
-	Tokenizer string
-	// OnText is told how many bytes of how many have become tokens, while Open makes tokens of text. Nil is
-	// nobody.
+	Window    int    // length of a sample of text in bytes or tokens; 0 means 128
+	Tokenizer string // path of the text's tokenizer, for tokenizer.Open; "" keeps bytes
+	// OnText is called with the number of bytes of text tokenized and the total. It may be nil.
 	OnText func(done, all int)
 
-	// Holdout is the share of a set without a part to test with that is kept for testing: of texts
-	// and tokens the end, of other sets samples that are drawn by Seed. 0 means 0.1.
+	// Holdout is the share of test samples if the files have no part for testing: the end of texts and
+	// tokens, otherwise samples drawn by Seed. 0 means 0.1.
 	Holdout float64
 	Seed    uint64
 
-	// TrainedOn describes the samples that a model was trained on; others are made alike. Its task, classes,
-	// columns, mean and deviation count where the options have none, and another tokenizer is refused. Nil
-	// is none.
+	// TrainedOn describes the samples that a model was trained on. It replaces unset options: the task,
+	// classes, columns, mean and deviation. Open refuses another tokenizer. It may be nil.
 	TrainedOn *Info
 
 	Synthetic Synthetic // the set named synthetic
 }
 
-// normal returns the mean and the deviation to use in place of a set's own.
+// normal returns the options' mean and deviation, or else the given ones.
 func (o Options) normal(mean, std []float32) ([]float32, []float32) {
 	if o.Mean != nil {
 		mean = o.Mean
@@ -69,9 +60,9 @@ func (o Options) normal(mean, std []float32) ([]float32, []float32) {
 
 // set is a data set that Open knows.
 type set struct {
-	tasks    []Task                              // that it may have
-	want     string                              // what its path is; "" is no path
-	usual    string                              // the path that "" is
+	tasks    []Task                              // possible tasks
+	want     string                              // description of its path; "" for a set without files
+	usual    string                              // default path
 	settings func(o *Options) []setting.Setting  // for Set
 	files    func(path string) ([]string, error) // the files for open
 	open     func(files []string, o Options) (train, test Dataset, err error)
@@ -97,31 +88,33 @@ var sets = map[string]set{
 		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.open() }},
 }
 
-// classes is the task of sets of labelled samples.
 var classes = []Task{Classification}
 
-// Names returns the names that Open knows, sorted.
+// Names returns the names of the sets, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 
-// Open reads a data set by its name, to train and to test with, from the files in directory:
+// Open reads the named data set, to train and to test with, from the files in directory:
 //
-//	mnist          train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
-//	               plain or with .gz
-//	fashion-mnist  the same names; directory may be "" where Debian's dataset-fashion-mnist is installed
-//	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin with them in it
-//	images         DIR/train/CLASS/*.png, .jpg, .jpeg, .gif and DIR/val/CLASS, or DIR/test/CLASS; or DIR/CLASS
-//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy, test_y.npy (or val_). Inputs are float32 or
-//	               uint8 with classes, int64 [n], masks, int64 [n h w], or numbers, float32 [n k]; or tokens,
-//	               int64 [n t], as inputs and targets. Rows of numbers are images of one pixel, [k 1 1]
-//	csv            a file, or a directory with train.csv and test.csv, or val.csv: see CSV
-//	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin, or test.bin
-//	text           a file, or a directory of .txt files, in the order of their names; as bytes, or as tokens of
-//	               Options.Tokenizer, which does not merge over the end of a file
+//	mnist          train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte,
+//	               t10k-labels-idx1-ubyte, plain or with .gz
+//	fashion-mnist  the same names; "" is the directory of Debian's dataset-fashion-mnist
+//	cifar10        data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-batches-bin
+//	images         DIR/train/CLASS/*.png, .jpg, .jpeg, .gif and DIR/val/CLASS (or DIR/test/CLASS), or
+//	               DIR/CLASS
+//	npy            x.npy and y.npy, or train_x.npy, train_y.npy, test_x.npy and test_y.npy (or val_).
+//	               Inputs are float32 or uint8, targets classes int64 [n], masks int64 [n h w] or
+//	               numbers float32 [n k]; or both are tokens int64 [n t]. Rows of numbers become
+//	               images [k 1 1]
+//	csv            a file, or a directory with train.csv and test.csv or val.csv; see CSV
+//	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin
+//	               or test.bin
+//	text           a file, or a directory of .txt files sorted by name; as bytes, or as tokens of
+//	               Options.Tokenizer, which do not cross the end of a file
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. Only regular files are read, and of text at most MaxText bytes. Pictures and tokens
-// are read when they are asked for: Open finds them, and Fill returns the error of a damaged one. Open reads
-// and checks any other set as a whole. An error names the file, and is fs.ErrNotExist if one is missing.
+// Nothing is downloaded. Only regular files are read, and at most MaxText bytes of text. Pictures and
+// tokens are read on demand, so Fill may return the error of a damaged file. Open reads and checks other
+// sets as a whole. An error names the file, and is fs.ErrNotExist if the file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)
 	if err != nil {
@@ -144,8 +137,7 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
-// Files lists the files that Open reads, so that none of them is written to. It returns an error if
-// one is missing.
+// Files lists the files that Open reads. It returns an error if one is missing.
 func Files(name, directory string, o Options) ([]string, error) {
 	s, err := find(name)
 	if err != nil {
@@ -160,7 +152,7 @@ func Files(name, directory string, o Options) ([]string, error) {
 	return paths, named(name, err)
 }
 
-// list returns the files of a set. Its errors say what its path is.
+// list returns the files of a set. Its errors describe the path.
 func (s set) list(path string) ([]string, error) {
 	if path = cmp.Or(path, s.usual); path == "" && s.want != "" {
 		return nil, fmt.Errorf("it has no usual place: name %s", s.want)
@@ -172,7 +164,7 @@ func (s set) list(path string) ([]string, error) {
 	return paths, nil
 }
 
-// named is the error of the data set with this name, or nil.
+// named adds the name of a data set to an error, which may be nil.
 func named(name string, err error) error {
 	var refused *ConfigError
 	switch {
@@ -185,7 +177,7 @@ func named(name string, err error) error {
 	return fmt.Errorf("data: %s: %w", name, err)
 }
 
-// Tasks lists the tasks that a data set may have. Files and options decide; Info.Task says which it is.
+// Tasks lists the possible tasks of a data set. Files and options decide; see Info.Task.
 func Tasks(name string) ([]Task, error) {
 	s, err := find(name)
 	return slices.Clone(s.tasks), err
@@ -199,10 +191,10 @@ func find(name string) (set, error) {
 	return s, nil
 }
 
-// partsWanted is what partFiles finds.
+// partsWanted describes the path for partFiles.
 const partsWanted = "a file, or a directory with train.%[1]s and val.%[1]s or test.%[1]s"
 
-// partFiles lists the file at path, or parts of a directory.
+// partFiles returns a function that lists the file at path, or the parts in a directory.
 func partFiles(extension string) func(path string) ([]string, error) {
 	return func(path string) ([]string, error) {
 		if info, err := os.Stat(path); err != nil || !info.IsDir() {
@@ -212,8 +204,7 @@ func partFiles(extension string) func(path string) ([]string, error) {
 	}
 }
 
-// parts lists the files with these names, "train" in place of %s, and those to test with if there are some,
-// with "val" or "test".
+// parts lists the files whose names have "train" in place of %s, then "val" or "test" if those exist.
 func parts(directory string, names ...string) (paths []string, err error) {
 	for _, part := range []string{"train", "val", "test"} {
 		for i, name := range names {
@@ -233,7 +224,7 @@ func parts(directory string, names ...string) (paths []string, err error) {
 	return paths, nil
 }
 
-// locate returns the path of the first of the names that is in one of the directories.
+// locate returns the path of the first of the names in one of the directories.
 func locate(directories []string, names ...string) (string, error) {
 	for _, directory := range directories {
 		for _, name := range names {
@@ -267,8 +258,7 @@ func visible(directory string, which func(fs.FileInfo) bool) (paths []string, er
 	return paths, nil
 }
 
-// trainAndTest returns the sets of a path's one or two parts, and holds samples out if the path has
-// no part to test with.
+// trainAndTest returns the sets to train and to test with. A single set is split.
 func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err error) {
 	if len(sets) == 1 {
 		return split(sets[0], o.Holdout, o.Seed, true)

@@ -13,16 +13,16 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// maxPixels is the most pixels of a picture that is decoded. A small file can claim any number.
+// maxPixels limits the size of a picture. A small file can claim any number of pixels.
 const maxPixels = 1 << 27
 
-// readPicture decodes a PNG, a JPEG, or the first image of a GIF. The content says which it is.
+// readPicture decodes a PNG, a JPEG, or the first image of a GIF.
 func readPicture(path string) (picture image.Image, err error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // only read
+	defer file.Close()
 	config, _, err := image.DecodeConfig(file)
 	if err == nil && (config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height) {
 		err = fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
@@ -41,7 +41,7 @@ func readPicture(path string) (picture image.Image, err error) {
 	return picture, nil
 }
 
-// fillPicture writes the planes of a picture of this shape, made from the crop of a file.
+// fillPicture reads a picture, crops and resizes it to a shape, and writes its planes.
 func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][256]float32) error {
 	picture, err := readPicture(path)
 	if err != nil {
@@ -49,13 +49,12 @@ func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][25
 	}
 	resized := image.NewRGBA(image.Rect(0, 0, int(shape[2]), int(shape[1])))
 	resize(resized, picture, p)
-	pixels(to, resized, tables)
+	writePixels(to, resized, tables)
 	return nil
 }
 
-// resize takes the crop of a picture, on black where it is transparent, and makes it as large as
-// to: each pixel is the mean of the pixels under it, weighted by a triangle (bilinear, with
-// antialiasing). A crop that has the size is copied.
+// resize scales the crop of a picture to the size of to. Transparent pixels become black. Each pixel is
+// the mean of the pixels under it, weighted by a triangle (bilinear, with antialiasing).
 func resize(to *image.RGBA, picture image.Image, p *crop) {
 	b := picture.Bounds()
 	x, y, w, h := p.rectangle(b.Dx(), b.Dy())
@@ -67,9 +66,9 @@ func resize(to *image.RGBA, picture image.Image, p *crop) {
 	draw.BiLinear.Scale(to, to.Bounds(), picture, from, draw.Src, nil)
 }
 
-// pixels writes an image's planes, each byte as its channel's table has it: red, green and blue, or
-// with one table the brightness (ITU-R BT.601, as image/color has it).
-func pixels(to []float32, from *image.RGBA, tables [][256]float32) {
+// pixels maps an image's bytes by their channel's table and writes the planes: red, green and blue, or
+// with one table the brightness (ITU-R BT.601, as in image/color).
+func writePixels(to []float32, from *image.RGBA, tables [][256]float32) {
 	plane := len(to) / len(tables)
 	for i := range plane {
 		rgb := from.Pix[4*i:][:3]

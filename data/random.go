@@ -3,15 +3,13 @@ package data
 import "math/bits"
 
 // stream is a SplitMix64 generator (G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom
-// number generators, OOPSLA 2014). It is written out here and not taken from math/rand because a
-// resumed run must see the order of the run that it resumes, whatever Go either was built with; a
-// golden test holds it in place.
+// number generators, OOPSLA 2014). math/rand could change between versions of Go, and a resumed run
+// needs the order of the original run.
 type stream uint64
 
 const golden = 0x9E3779B97F4A7C15 // 2^64 over the golden ratio: SplitMix64's increment
 
-// The purpose of a stream is the first word of its seed, so that two uses of one seed share
-// nothing.
+// Purposes, the first word of a stream's seed. Streams of different purposes are independent.
 const (
 	forOrder = iota + 1
 	forAugment
@@ -19,7 +17,7 @@ const (
 	forClass
 )
 
-// newStream returns a stream of its own for every sequence of words.
+// newStream returns a stream seeded by a sequence of words.
 func newStream(words ...uint64) stream {
 	state := uint64(0)
 	for _, word := range words {
@@ -40,8 +38,8 @@ func (s *stream) next() uint64 {
 	return mix(uint64(*s))
 }
 
-// below returns a uniform number in [0, n), for n > 0. (D. Lemire, Fast random integer generation
-// in an interval, ACM TOMACS 29, 2019.)
+// below returns a uniform number in [0, n), for n > 0 (D. Lemire, Fast random integer generation in
+// an interval, ACM TOMACS 29, 2019).
 func (s *stream) below(n uint64) uint64 {
 	high, low := bits.Mul64(s.next(), n)
 	if low < n {
@@ -53,18 +51,13 @@ func (s *stream) below(n uint64) uint64 {
 }
 
 // centred returns a number in [-1, 1), a multiple of 2^-23.
-func (s *stream) centred() float32 {
-	return float32(s.next()>>40)/(1<<23) - 1
-}
+func (s *stream) centred() float32 { return float32(s.next()>>40)/(1<<23) - 1 }
 
 // share returns a number in [0, 1), a multiple of 2^-53.
-func (s *stream) share() float64 {
-	return float64(s.next()>>11) / (1 << 53)
-}
+func (s *stream) share() float64 { return float64(s.next()>>11) / (1 << 53) }
 
 // Permutation returns the order in which a shuffling Loader delivers n samples in an epoch: a
-// Fisher-Yates shuffle of 0 to n-1, drawn from a stream of (seed, epoch). It is the same on every
-// machine and will stay so.
+// Fisher-Yates shuffle of 0 to n-1. It is the same on every machine and in every version.
 func Permutation(n int, seed uint64, epoch int) []int {
 	order := make([]int, n)
 	for i := range order {

@@ -9,9 +9,9 @@ import (
 	"penstock.example/internal/setting"
 )
 
-// Set changes options by assignments such as "size=64", by the names that the set has. An assignment may
-// hold several, separated by commas, each name once; the last assignment of a name counts. The error
-// lists the set's options, and leaves o as it was. Open checks options that depend on each other.
+// Set changes the options of the set called name by assignments such as "size=64". A string may hold
+// several, separated by commas. A name occurs once in a string; a later string overrides it. The error
+// lists the set's options, and o is then unchanged. Open checks options that depend on each other.
 func Set(name string, o *Options, assignments []string) error {
 	s, err := find(name)
 	if err != nil {
@@ -25,7 +25,7 @@ func Set(name string, o *Options, assignments []string) error {
 	return nil
 }
 
-// The settings that several sets have.
+// Settings of several sets.
 
 func holdout(o *Options) setting.Setting {
 	return setting.Setting{Name: "holdout", Default: "0.1", Value: &o.Holdout}
@@ -39,8 +39,8 @@ func classCount(o *Options) setting.Setting {
 	return setting.Setting{Name: "classes", Default: "the greatest and one", Value: &o.Classes, Most: 1 << 20}
 }
 
-// augmented has the settings of images, with the mean and deviation that they usually have.
-func augmented(o *Options, normal string) []setting.Setting {
+// imageSettings returns the settings of images. normal describes the default mean and deviation.
+func imageSettings(o *Options, normal string) []setting.Setting {
 	return []setting.Setting{
 		{Name: "crop", Default: "0", Value: &o.Augment.Crop, Most: 1 << 12},
 		{Name: "flip", Default: "0", Value: &o.Augment.Flip},
@@ -48,15 +48,15 @@ func augmented(o *Options, normal string) []setting.Setting {
 	}
 }
 
-// choice is a setting of one of several words.
-func choice[T any](name, usually string, values map[string]T, to *T) setting.Setting {
-	return setting.Setting{Name: name, Default: usually, Words: slices.Sorted(maps.Keys(values)),
+// choice returns a setting whose value is one of several words.
+func choice[T any](name, usual string, values map[string]T, to *T) setting.Setting {
+	return setting.Setting{Name: name, Default: usual, Words: slices.Sorted(maps.Keys(values)),
 		Value: func(text string) error { *to = values[text]; return nil }}
 }
 
-// text is a setting of any text but none.
-func text(name, usually, want string, to *string) setting.Setting {
-	return setting.Setting{Name: name, Default: usually, Value: func(text string) error {
+// text returns a setting whose value is any text but the empty one.
+func text(name, usual, want string, to *string) setting.Setting {
+	return setting.Setting{Name: name, Default: usual, Value: func(text string) error {
 		if *to = text; text == "" {
 			return errors.New(want)
 		}
@@ -69,11 +69,11 @@ func folderSettings(o *Options) []setting.Setting {
 		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14},
 		{Name: "channels", Default: "3", Value: &o.Channels, Most: 3},
 		{Name: "scale", Default: "none", Value: &o.Augment.Scale},
-	}, augmented(o, "ImageNet's")...), holdout(o), seed(&o.Seed))
+	}, imageSettings(o, "ImageNet's")...), holdout(o), seed(&o.Seed))
 }
 
 func npySettings(o *Options) []setting.Setting {
-	return append(augmented(o, "none"), classCount(o), holdout(o), seed(&o.Seed))
+	return append(imageSettings(o, "none"), classCount(o), holdout(o), seed(&o.Seed))
 }
 
 func tokenSettings(o *Options) []setting.Setting {

@@ -2,24 +2,23 @@ package data
 
 import "fmt"
 
-// number is what FromSlices makes samples of.
 type number interface {
 	float32 | float64 | int | int32 | int64 | uint8
 }
 
-// FromSlices returns the data set of inputs of this shape, one after the other in row-major order,
-// and their targets:
+// FromSlices returns a data set of inputs of one shape, concatenated in row-major order, and their
+// targets:
 //
 //	set, err := data.FromSlices(pixels, []int64{3, 32, 32}, labels) // []uint8, []int
 //	set, err := data.FromSlices(rows, []int64{13}, prices)          // []float64, []float64
 //
-// Inputs of float32 and float64 are Float32, uint8 are images or others of bytes, and other whole
-// numbers are tokens. Targets that are whole numbers are classes, from 0 to the greatest: one for each
-// input, or one for each pixel or token. Other targets are numbers; each input has the same count of
-// them. Slices of float32, int64 inputs and targets and uint8 inputs are kept, not copied. It returns an
-// error for lengths that do not fit, numbers that are not finite, and a single class.
+// The type of inputs decides their meaning: float32 and float64 are numbers, uint8 are bytes such as an
+// image's, and other integers are tokens. Integer targets are classes, from 0 to the greatest: one for
+// each input, pixel or token. Other targets are numbers, equally many for each input. Slices of float32
+// and int64, and inputs of uint8, are kept and not copied. FromSlices returns an error if lengths do not
+// match, a number is not finite, or there is only one class.
 func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, error) {
-	x, y := array(inputs, true), array(targets, false)
+	x, y := arrayOf(inputs, true), arrayOf(targets, false)
 	size := int64((Spec{Shape: shape}).Size())
 	if size < 1 || len(inputs) == 0 || int64(len(inputs))%size != 0 {
 		return nil, fmt.Errorf("data: slices: %d numbers; want a multiple, above 0, of the %d of an "+
@@ -42,8 +41,8 @@ func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, e
 	return set, named("slices", err)
 }
 
-// array is an Array without its shape. Bytes stay bytes only in inputs.
-func array[N number](numbers []N, bytes bool) Array {
+// arrayOf returns an Array without a shape. Bytes become Int64 unless keepBytes.
+func arrayOf[N number](numbers []N, keepBytes bool) Array {
 	switch all := any(numbers).(type) {
 	case []float32:
 		return Array{Kind: Float32, Float32: all}
@@ -52,7 +51,7 @@ func array[N number](numbers []N, bytes bool) Array {
 	case []int64:
 		return Array{Kind: Int64, Int64: all}
 	case []uint8:
-		if bytes {
+		if keepBytes {
 			return Array{Kind: Uint8, Uint8: all}
 		}
 	}

@@ -7,14 +7,13 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Synthetic describes samples made from a seed, for tests and benchmarks. They are made when they
-// are asked for and take no memory before. A network can learn them:
+// Synthetic describes learnable samples generated from a seed, for tests and benchmarks. They are
+// generated on demand:
 //
-//   - Classification: an image is its class's pattern plus as much noise, each uniform in [-1, 1).
+//   - Classification: an image is its class's pattern plus noise, both uniform in [-1, 1).
 //   - Segmentation: an image is a rectangle of one class on a background of another. A pixel is its
-//     class's colour plus as much noise.
-//   - NextToken: each of Classes tokens has a usual next token, three times out of four, and
-//     otherwise any.
+//     class's colour plus noise, both uniform in [-1, 1).
+//   - NextToken: three times out of four a token is followed by its usual next token, otherwise by any.
 type Synthetic struct {
 	Task    Task // "" means Classification
 	Seed    uint64
@@ -22,13 +21,12 @@ type Synthetic struct {
 	Test    int // samples; 0 means 256
 	Classes int // 0 means 10
 
-	// A dimension of 0 means Fashion-MNIST's: 1, 28, 28. Width is also the length of
-	// a text, which has no other dimension.
+	// 0 means Fashion-MNIST's dimension: 1, 28, 28. For NextToken Width is the length of a sample.
 	Channels, Height, Width int
 }
 
-// Open returns a set to train with and one to test with: other samples of the same classes. It
-// returns an error if a number is negative.
+// Open returns different samples of the same classes to train and to test with. It returns an error if a
+// number is negative.
 func (c Synthetic) Open() (train, test Dataset, err error) {
 	train, test, err = c.open()
 	return train, test, named("synthetic", err)
@@ -47,29 +45,29 @@ func (c Synthetic) open() (train, test Dataset, err error) {
 		Target:  Spec{Kind: Int64},
 		Pad:     make([]float32, c.Channels),
 	}
-	sample := Info.classified
+	fillRow := Info.fillClassification
 	switch c.Task {
 	case "", Classification:
 	case Segmentation:
-		info.Target.Shape, sample = info.Input.Shape[1:], Info.segmented
+		info.Target.Shape, fillRow = info.Input.Shape[1:], Info.fillSegmentation
 	case NextToken:
 		spec := Spec{Int64, []int64{int64(c.Width)}}
-		info.Input, info.Target, info.Source, info.Pad, sample = spec, spec, Int64, nil, Info.followed
+		info.Input, info.Target, info.Source, info.Pad, fillRow = spec, spec, Int64, nil, Info.fillNextToken
 	default:
 		return nil, nil, &ConfigError{Field: "Task", Value: c.Task,
 			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation),
 				string(NextToken)})}
 	}
-	return &synthetic{info, c.Seed, 0, c.Train, sample}, &synthetic{info, c.Seed, c.Train, c.Test,
-		sample}, nil
+	return &synthetic{info, c.Seed, 0, c.Train, fillRow},
+		&synthetic{info, c.Seed, c.Train, c.Test, fillRow}, nil
 }
 
-// synthetic is the samples [first, first+length) of a seed.
+// synthetic has the samples [first, first+length) of a seed.
 type synthetic struct {
 	info          Info
 	seed          uint64
 	first, length int
-	sample        func(info Info, seed uint64, noise *stream, batch *Batch, row int) // makes a row
+	fillRow       func(info Info, seed uint64, noise *stream, batch *Batch, row int)
 }
 
 func (s *synthetic) Len() int   { return s.length }
@@ -81,12 +79,12 @@ func (s *synthetic) Fill(batch *Batch, indices []int) error {
 	}
 	for row, index := range indices {
 		noise := newStream(forSample, s.seed, uint64(s.first+index))
-		s.sample(s.info, s.seed, &noise, batch, row)
+		s.fillRow(s.info, s.seed, &noise, batch, row)
 	}
 	return nil
 }
 
-func (i Info) classified(seed uint64, noise *stream, batch *Batch, row int) {
+func (i Info) fillClassification(seed uint64, noise *stream, batch *Batch, row int) {
 	label := noise.below(uint64(i.Classes))
 	pattern := newStream(forClass, seed, label)
 	batch.Target.Int64[row] = int64(label)
@@ -97,7 +95,7 @@ func (i Info) classified(seed uint64, noise *stream, batch *Batch, row int) {
 	}
 }
 
-func (i Info) segmented(seed uint64, noise *stream, batch *Batch, row int) {
+func (i Info) fillSegmentation(seed uint64, noise *stream, batch *Batch, row int) {
 	height, width := int(i.Target.Shape[0]), int(i.Target.Shape[1])
 	span := func(length int) (from, to int) {
 		from = int(noise.below(uint64(length)))
@@ -124,7 +122,7 @@ func (i Info) segmented(seed uint64, noise *stream, batch *Batch, row int) {
 	}
 }
 
-func (i Info) followed(seed uint64, noise *stream, batch *Batch, row int) {
+func (i Info) fillNextToken(seed uint64, noise *stream, batch *Batch, row int) {
 	length := i.Input.Size()
 	token := noise.below(uint64(i.Classes))
 	for k := range length {

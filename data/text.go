@@ -16,30 +16,29 @@ import (
 	"penstock.example/tokenizer"
 )
 
-// MaxText is the most bytes of text that Open reads, of all files together: they are held in
-// memory.
+// MaxText limits the bytes of text that Open reads from all files. They are held in memory.
 const MaxText = 4 << 30
 
-// textSet is a Dataset for language models over bytes, which are 256 classes, or over tokens: Int64
-// inputs and targets of window of them each. Sample i is the window+1 from i·(window+1) on, so that
-// none is in two samples; its input is all of them but the last and its target all but the first.
-// What follows the last whole sample is left out.
+// textSet is a Dataset for language models over bytes or tokens. Sample i has the window+1 tokens from
+// i·(window+1) on: all but the last are the input, all but the first the target. No token is in two
+// samples.
 //
-// Tokens in files are read when they are asked for, so that a file may be larger than memory. A mapping
-// would save little, and end the process where somebody truncates the file.
+// Tokens in files are read on demand, so a file may be larger than memory. A memory mapping would save
+// little, and crash the process if the file were truncated.
 type textSet struct {
 	info          Info
 	source        io.ReaderAt
-	what          string // the source, such as "5 bytes"
+	what          string // describes the source: "5 bytes"
 	width         int    // bytes of a token, little-endian
 	first, length int    // samples of the source
 }
 
-// NewTokens returns a data set of tokens: the Len of the tokenizer that made them is how many classes
-// there are. It returns an error if window is below one, or there are fewer tokens than one sample has.
+// NewTokens returns a data set of tokens with window tokens in a sample:
 //
 //	ids, err := t.Encode(text) // a tokenizer.Tokenizer
 //	set, err := data.NewTokens(ids, t.Len(), 128)
+//
+// It returns an error if window is below 1, or there are too few tokens for a sample.
 func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 	content := make([]byte, 4*len(tokens))
 	binary.Encode(content, binary.LittleEndian, tokens)
@@ -47,37 +46,34 @@ func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 	return t, named("text", err)
 }
 
-// newText is the set of a text in memory.
+// newText returns the set of a text in memory.
 func newText(content []byte, width, window int, info Info) (*textSet, error) {
 	return openTextSet(bytes.NewReader(content), "", int64(len(content)), width, window, info)
 }
 
-// openTextSet is the set of the bytes of a file, or of a text in memory.
-func openTextSet(source io.ReaderAt, path string, bytes int64, width, window int, info Info) (*textSet, error) {
-	size, unit := int(bytes)/width, "tokens"
+// openTextSet returns the set of a source of size bytes. path is empty for a text in memory.
+func openTextSet(source io.ReaderAt, path string, size int64, width, window int, info Info) (*textSet,
+	error) {
+	tokens, unit := int(size)/width, "tokens"
 	if width == 1 {
 		unit = "bytes"
 	}
-	what := strings.TrimPrefix(fmt.Sprintf("%s: %d %s", path, size, unit), ": ")
+	what := strings.TrimPrefix(fmt.Sprintf("%s: %d %s", path, tokens, unit), ": ")
 	if err := arg.AtLeast("", "Window", window, 1); err != nil {
 		return nil, err
 	}
-	if size <= window {
+	if tokens <= window {
 		return nil, fmt.Errorf("%s; want at least %d for one sample: a longer text or a shorter window", what,
 			window+1)
 	}
 	info.Input = Spec{Int64, []int64{int64(window)}}
 	info.Target = info.Input
-	return &textSet{info: info, source: source, what: what, width: width, length: size / (window + 1)}, nil
+	return &textSet{info: info, source: source, what: what, width: width, length: tokens / (window + 1)}, nil
 }
 
-// Len implements Dataset.
-func (t *textSet) Len() int { return t.length }
-
-// Info implements Dataset.
+func (t *textSet) Len() int   { return t.length }
 func (t *textSet) Info() Info { return t.info }
 
-// Fill implements Dataset.
 func (t *textSet) Fill(batch *Batch, indices []int) error {
 	if err := batch.resize(t, indices); err != nil {
 		return err
@@ -115,7 +111,7 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// classesIn reads a file of tokens and returns one more than the greatest.
+// classesIn reads a file of tokens and returns the greatest plus 1.
 func classesIn(file *os.File, width int) (classes int, err error) {
 	const most = 1 << 20
 	content := make([]byte, 1<<20)
@@ -124,7 +120,7 @@ func classesIn(file *os.File, width int) (classes int, err error) {
 		for i := 0; i+width <= n; i += width {
 			token := readToken(content[i:], width)
 			if token >= most {
-				return 0, fmt.Errorf("%s: token %d is %d; want below %d: type is another, or these are "+
+				return 0, fmt.Errorf("%s: token %d is %d; want below %d: the type differs, or the file has "+
 					"no tokens", file.Name(), (int(at)+i)/width, token, most)
 			}
 			classes = max(classes, int(token)+1)
@@ -138,7 +134,7 @@ func classesIn(file *os.File, width int) (classes int, err error) {
 	}
 }
 
-// openTokens opens files of tokens. Without one to test with, the last samples are for testing.
+// openTokens opens files of tokens. A single file has the test samples at its end.
 func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 	width, classes := cmp.Or(o.TokenBytes, 2), o.Classes
 	if width != 2 && width != 4 {
@@ -154,7 +150,7 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 		stat, err := file.Stat()
 		if err == nil && stat.Size()%int64(width) != 0 {
 			err = fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, "+
-				"little-endian, as numpy's tofile writes it: the file is cut short, or type is another",
+				"little-endian, as numpy's tofile writes it: the file is cut short, or the type differs",
 				path, stat.Size(), width, 8*width)
 		}
 		if err == nil && o.Classes == 0 {
@@ -181,7 +177,7 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// openText reads texts and splits off the last samples for testing.
+// openText reads texts. The last samples are for testing.
 func openText(paths []string, o Options) (train, test Dataset, err error) {
 	var texts [][]byte
 	left := int64(MaxText)
@@ -210,7 +206,7 @@ func openText(paths []string, o Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
-// encodeTexts makes tokens of texts, each by itself, by the tokenizer that the options name.
+// encodeTexts tokenizes texts separately with the options' tokenizer.
 func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	t, err := tokenizer.Open(o.Tokenizer)
 	if err == nil && o.TrainedOn != nil {
@@ -220,9 +216,9 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		return nil, fmt.Errorf("%s: %w", o.Tokenizer, err)
 	}
 	var content []byte
-	before, all := 0, 0
+	before, total := 0, 0
 	for _, text := range texts {
-		all += len(text)
+		total += len(text)
 	}
 	for i, text := range texts {
 		err := t.EncodeParts(text, func(ids []int32, done int) error {
@@ -230,7 +226,7 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 				content = binary.LittleEndian.AppendUint32(content, uint32(id))
 			}
 			if o.OnText != nil {
-				o.OnText(before+done, all)
+				o.OnText(before+done, total)
 			}
 			return nil
 		})
@@ -243,7 +239,7 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum()})
 }
 
-// textFiles lists a file, or the .txt files of a directory in the order of their names.
+// textFiles lists a file, or the .txt files of a directory sorted by name.
 func textFiles(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {

@@ -239,7 +239,7 @@ func TestTrainedOn(t *testing.T) {
 	for lines, part := range map[string]string{
 		"kind,b,c\nz,1,2":     "the columns are kind, b, c, and the model was trained with a, b, kind",
 		"kind,b\nz,1":         "the columns are kind, b, and the model was trained with a, b, kind",
-		"a,b,kind\n1,2,other": `"other" is no class to train with; those are x, y, z`,
+		"a,b,kind\n1,2,other": `"other" is no class to train with; the classes are x, y, z`,
 	} {
 		if _, _, err := data.Open("csv", csvFile(t, lines), data.Options{TrainedOn: &like}); err == nil ||
 			!strings.Contains(err.Error(), part) {

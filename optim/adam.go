@@ -7,8 +7,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Adam is torch.optim.Adam (Kingma and Ba 2015, algorithm 1), t counting the parameter's own
-// updates:
+// Adam returns torch.optim.Adam (Kingma and Ba 2015, algorithm 1). t counts the parameter's updates:
 //
 //	g = g + WeightDecay p
 //	m = Betas[0] m + (1 - Betas[0]) g
@@ -18,12 +17,10 @@ import (
 // It keeps m as "exp_avg" and v as "exp_avg_sq".
 func Adam(o Config) (Optimizer, error) { return newAdam("adam", o, false) }
 
-// AdamW is torch.optim.AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"):
-// Adam with a decay outside of the averages,
+// AdamW returns torch.optim.AdamW (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"):
+// Adam with this decay before the update, instead of the penalty in the gradient:
 //
 //	p = (1 - LR WeightDecay) p
-//
-// before the update, in place of the penalty in the gradient.
 func AdamW(o Config) (Optimizer, error) { return newAdam("adamw", o, true) }
 
 func newAdam(name string, o Config, decoupled bool) (Optimizer, error) {
@@ -44,7 +41,7 @@ type adam struct {
 
 func (r *adam) slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
-// temporaries is 1: for the penalised gradient, then for the denominator.
+// temporaries returns 1: the penalised gradient, then the denominator in its place.
 func (r *adam) temporaries() int { return 1 }
 
 func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {

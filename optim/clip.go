@@ -6,12 +6,12 @@ import (
 	"penstock.example/torch"
 )
 
-// ErrNotFinite is the error of clipping gradients with infinite or NaN elements. No factor mends
-// them. Nothing was scaled; the caller may skip the step or stop.
+// ErrNotFinite is the error of clipping gradients with infinite or NaN elements. Gradients are then
+// unchanged.
 var ErrNotFinite = gradnorm.ErrNotFinite
 
-// Clip clips the gradients of a model in one piece by their norm, as torch.nn.utils.clip_grad_norm_, and
-// returns the norm before.
+// Clip clips the gradients of a model on one device by their global norm, as
+// torch.nn.utils.clip_grad_norm_ does. It returns the norm before clipping.
 func Clip(c *torch.Ctx, params []nn.NamedParam, maxNorm float64) (norm float64, err error) {
 	norm = gradnorm.Global(gradnorm.Squared(c, params))
 	factor, err := gradnorm.ClipFactor(norm, maxNorm)

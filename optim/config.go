@@ -10,44 +10,31 @@ import (
 	"penstock.example/nn"
 )
 
-// ConfigError is a setting that is refused.
+// ConfigError is returned for an invalid setting.
 type ConfigError = arg.ConfigError
 
-// Config holds the hyperparameters of all optimizers, by PyTorch's names. Setting one that the
-// optimizer does not have is an error, as is a value that makes no sense.
+// Config holds the hyperparameters of all optimizers, with PyTorch's names. It is an error to set one
+// that the optimizer does not have.
 type Config struct {
-	// LR is the learning rate; 0 stands for 0.001, and for 0.01 with RMSprop. SetLR takes 0 as it
-	// is.
-	LR float64
-	// WeightDecay is the L2 penalty, added to the gradient; with AdamW the part of the weights,
-	// times LR, that is taken away before the update. 0 is none, also with AdamW, where PyTorch
-	// would take 0.01.
-	WeightDecay float64
-	// Momentum of SGD and RMSprop; 0 is none and needs no memory.
-	Momentum float64
-	// Dampening of the gradient in SGD's momentum; 0 is none.
-	Dampening float64
-	// Nesterov momentum, SGD only. It needs momentum and no dampening.
-	Nesterov bool
-	// Betas are Adam's and AdamW's averaging coefficients; both 0 stand for 0.9 and 0.999.
-	Betas [2]float64
-	// Eps is added to the denominator of Adam, AdamW and RMSprop; 0 stands for 1e-8.
-	Eps float64
-	// Alpha is RMSprop's averaging coefficient; 0 stands for 0.99.
-	Alpha float64
-	// Centered makes RMSprop divide by an estimate of the variance.
-	Centered bool
-	// Groups are parameters with settings of their own. A parameter is in the first that has its name.
-	Groups []Group
+	LR          float64    // learning rate; 0 means 0.001, or 0.01 for RMSprop
+	WeightDecay float64    // L2 penalty in the gradient, or AdamW's decay; 0 is none, unlike PyTorch's AdamW
+	Momentum    float64    // of SGD and RMSprop; 0 is none
+	Dampening   float64    // of the gradient in SGD's momentum; 0 is none
+	Nesterov    bool       // of SGD with Momentum and without Dampening
+	Betas       [2]float64 // averaging coefficients of Adam and AdamW; both 0 mean 0.9 and 0.999
+	Eps         float64    // added to the denominator of Adam, AdamW and RMSprop; 0 means 1e-8
+	Alpha       float64    // averaging coefficient of RMSprop; 0 means 0.99
+	Centered    bool       // RMSprop divides by an estimate of the variance
+	Groups      []Group    // a parameter belongs to the first group with its name
 }
 
-// check returns an error for the first setting that is invalid, or that the optimizer does not
-// take. Every optimizer takes LR and WeightDecay.
+// check returns an error for the first setting that is invalid or not of the optimizer. takes names the
+// optimizer's settings besides LR and WeightDecay.
 func (o Config) check(optimizer string, takes ...string) (err error) {
 	check := func(name string, value any, set, valid bool, want string) {
 		refused := &ConfigError{Of: "optim: " + optimizer, Field: name, Value: value, Remedy: "want " + want}
 		if set && !slices.Contains(takes, name) {
-			refused.Problem, refused.Remedy = "it is no setting of "+optimizer, "want it left out"
+			refused.Problem, refused.Remedy = optimizer+" has no such setting", "want it left out"
 		} else if valid {
 			return
 		}
@@ -59,7 +46,7 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 	size := func(name string, v float64) {
 		number(name, v, isSize(v), "a finite number that is not negative")
 	}
-	part := func(name string, v float64) {
+	share := func(name string, v float64) {
 		number(name, v, v >= 0 && v < 1, "a number from 0 to 1, 1 excluded")
 	}
 	takes = append(takes, "LR", "WeightDecay")
@@ -69,10 +56,10 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 	number("Dampening", o.Dampening, isSize(math.Abs(o.Dampening)), "a finite number")
 	check("Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
 		fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening))
-	part("Betas[0]", o.Betas[0])
-	part("Betas[1]", o.Betas[1])
+	share("Betas[0]", o.Betas[0])
+	share("Betas[1]", o.Betas[1])
 	size("Eps", o.Eps)
-	part("Alpha", o.Alpha)
+	share("Alpha", o.Alpha)
 	check("Centered", o.Centered, o.Centered, true, "")
 	for _, g := range o.Groups {
 		check("Groups", g.Params, false, g.Params != "" && isSize(g.Scale) &&
@@ -82,19 +69,15 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 	return err
 }
 
-// isSize is false for NaN.
+// isSize reports whether v is finite and not negative.
 func isSize(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-// Group is parameters that are updated with another rate, or another weight decay, such as the body of a
-// network with a new head, or biases without decay. As a parameter group of torch.optim it follows
-// the schedule of the learning rate.
+// Group is parameters with their own learning rate or weight decay, like a parameter group of torch.optim:
+// for example biases without decay, or the body of a network with a new head.
 type Group struct {
-	// Params is the pattern of the parameters' full names (nn.Match).
-	Params string
-	// Scale is the factor of the learning rate; 0 stands for 1. For none at all see nn.Freeze.
-	Scale float64
-	// WeightDecay replaces the Config's; nil leaves it.
-	WeightDecay *float64
+	Params      string   // pattern of full names (nn.Match)
+	Scale       float64  // factor of the learning rate; 0 means 1 (see nn.Freeze for none)
+	WeightDecay *float64 // nil means the Config's
 }
 
 // groupRule is the rule for the parameters of a group.
@@ -104,7 +87,7 @@ type groupRule struct {
 	rule   rule
 }
 
-func grouped(o Config, make func(Config) rule) (all []groupRule) {
+func groupRules(o Config, make func(Config) rule) (all []groupRule) {
 	for _, g := range o.Groups {
 		own := o
 		if g.WeightDecay != nil {
@@ -115,8 +98,8 @@ func grouped(o Config, make func(Config) rule) (all []groupRule) {
 	return all
 }
 
-// ruleOf returns the rule of a parameter's first group and the factor of the rate. All rules
-// keep the same slots.
+// ruleOf returns the rule and the factor of the learning rate for a parameter. All rules have the same
+// slots.
 func (o *optimizer) ruleOf(name string) (rule, float64) {
 	for _, g := range o.groups {
 		if nn.Match(g.params, name) {
@@ -126,8 +109,8 @@ func (o *optimizer) ruleOf(name string) (rule, float64) {
 	return o.rule, 1
 }
 
-// Slots is how many tensors of a parameter's size an optimizer by this name keeps for each
-// parameter: none for plain SGD, one with momentum, two for Adam. It fails as New does.
+// Slots returns the number of tensors that the named optimizer keeps for each parameter: 0 for plain SGD,
+// 1 with momentum, 2 for Adam. Errors are New's.
 func Slots(name string, config Config) (int, error) {
 	o, err := New(name, config)
 	if err != nil {

@@ -37,8 +37,8 @@ func TestInvalidSettingsAreNamed(t *testing.T) {
 		{"adam", optim.Config{Betas: [2]float64{0.9, -0.1}}, "adam: Betas[1] is -0.1"},
 		{"adam", optim.Config{Eps: -1e-8}, "adam: Eps is -1e-08"},
 		{"rmsprop", optim.Config{Alpha: 1}, "rmsprop: Alpha is 1"},
-		{"adam", optim.Config{Momentum: 0.9}, "adam: Momentum is 0.9: it is no setting of adam"},
-		{"adamw", optim.Config{Nesterov: true}, "adamw: Nesterov is true: it is no setting of adamw"},
+		{"adam", optim.Config{Momentum: 0.9}, "adam: Momentum is 0.9: adam has no such setting"},
+		{"adamw", optim.Config{Nesterov: true}, "adamw: Nesterov is true: adamw has no such setting"},
 		{"sgd", optim.Config{Betas: [2]float64{0.9, 0}}, "sgd: Betas[0] is "},
 		{"sgd", optim.Config{Centered: true}, "sgd: Centered is "},
 	} {
@@ -170,9 +170,9 @@ func TestImpossibleSchedulesAreNamed(t *testing.T) {
 		{"constant", optim.ScheduleConfig{LR: 1, StepSize: 1}, "StepSize is 1; want it left out"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 9, Gamma: 0.5}, "Gamma is 0.5; want it left out"},
 		{"step", optim.ScheduleConfig{LR: 1, TotalSteps: 9, MinLR: 0.5}, "MinLR is 0.5; want it left out"},
-		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than those of the warm-up"},
+		{"cosine", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more steps than the warm-up"},
 		{"cosine", optim.ScheduleConfig{LR: 1, TotalSteps: 5, MinLR: 2}, "MinLR is 2"},
-		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more than those of the warm-up, " +
+		{"step", optim.ScheduleConfig{LR: 1}, "TotalSteps is 0; want more steps than the warm-up, " +
 			"or a StepSize"},
 		{"step", optim.ScheduleConfig{LR: 1, StepSize: -2}, "StepSize is -2"},
 		{"step", optim.ScheduleConfig{LR: 1, StepSize: 2, Gamma: -1}, "Gamma is -1"},

@@ -1,9 +1,7 @@
 // Package optim updates parameters: SGD, Adam, AdamW and RMSprop with PyTorch 1.13's formulas,
-// learning-rate schedules, and clipping of gradients by their global norm. It does not own the
-// loop, nor the gradients it reads.
+// learning-rate schedules, and clipping of gradients by their global norm. Gradients stay the caller's.
 //
-// A model that is cut over several devices is updated one part at a time, each part by the worker
-// that holds it:
+// If a model is cut over several devices, each part is updated by its worker:
 //
 //	opt, err := optim.New("adamw", optim.Config{LR: 3e-4, WeightDecay: 0.1})
 //	...
@@ -11,12 +9,11 @@
 //	for step := range steps {
 //		opt.SetLR(schedule(step))
 //		// forward and backward
-//		for _, stage := range stages { // concurrently, if one likes
+//		for _, stage := range stages { // may run concurrently
 //			opt.Step(stage.ctx, stage.params)
 //		}
 //	}
 //
-// The result does not depend on the cut. Every update is element by element, and a parameter's
-// state has the parameter's name; the global norm is summed in an order that names give. So the
-// bits are the same for one part or many, on one thread or many.
+// The bits of the result depend neither on the cut nor on the number of threads. Updates are element by
+// element, and the global norm is summed in the order of names.
 package optim

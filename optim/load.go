@@ -13,10 +13,10 @@ func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places [
 	if o.closed() {
 		return errors.New("optim: load after Close")
 	}
-	of := map[string]*memory{}
+	loaded := map[string]*memory{}
 	defer func() {
 		if err != nil {
-			for _, m := range of {
+			for _, m := range loaded {
 				m.free()
 			}
 			err = fmt.Errorf("optim: load: %w", err)
@@ -30,23 +30,23 @@ func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places [
 			}
 			saved[t.Name] = t
 		}
-		// Nothing is allocated before all is known to fit.
-		if err := o.fits(saved, steps, places); err != nil {
+		if err := o.checkSaved(saved, steps, places); err != nil {
 			return err
 		}
 		for _, place := range places {
-			if err := o.read(of, saved, steps, place); err != nil {
+			if err := o.read(loaded, saved, steps, place); err != nil {
 				return err
 			}
 		}
 	}
-	o.replace(of)
+	o.replace(loaded)
 	return nil
 }
 
-// fits checks that the saved state has exactly these parameters under this rule.
-func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, places []Placement) error {
-	counts, left := maps.Clone(steps), maps.Clone(saved)
+// checkSaved checks that the saved state is of exactly the placed parameters and this rule.
+func (o *optimizer) checkSaved(saved map[string]SavedTensor, steps map[string]int64,
+	places []Placement) error {
+	counts, unused := maps.Clone(steps), maps.Clone(saved)
 	for _, place := range places {
 		for _, p := range place.Params {
 			n, ok := counts[p.Name]
@@ -55,7 +55,7 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 			}
 			delete(counts, p.Name)
 			if n == 0 {
-				continue // never updated: it has no tensors
+				continue // no tensors before the first update
 			}
 			for _, slot := range o.rule.slots() {
 				name := stateName(slot, p.Name)
@@ -67,25 +67,25 @@ func (o *optimizer) fits(saved map[string]SavedTensor, steps map[string]int64, p
 					return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape,
 						p.DType(), p.Shape())
 				}
-				delete(left, name)
+				delete(unused, name)
 			}
 		}
 	}
-	if len(counts)+len(left) > 0 {
+	if len(counts)+len(unused) > 0 {
 		return fmt.Errorf("state of no parameter of the model under this optimizer: steps %q, tensors %q",
-			slices.Sorted(maps.Keys(counts)), slices.Sorted(maps.Keys(left)))
+			slices.Sorted(maps.Keys(counts)), slices.Sorted(maps.Keys(unused)))
 	}
 	return nil
 }
 
-// read adds the state of one place's parameters to of, also in a call that fails.
-func (o *optimizer) read(of map[string]*memory, saved map[string]SavedTensor, steps map[string]int64,
+// read adds the state of a place's parameters to loaded. If it fails, loaded has what was allocated.
+func (o *optimizer) read(loaded map[string]*memory, saved map[string]SavedTensor, steps map[string]int64,
 	place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})
 	defer c.Close()
 	for _, p := range place.Params {
 		m := &memory{steps: steps[p.Name]}
-		of[p.Name] = m
+		loaded[p.Name] = m
 		if m.steps == 0 {
 			continue
 		}

@@ -6,7 +6,7 @@ import (
 	"penstock.example/torch"
 )
 
-// RMSprop is torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences
+// RMSprop returns torch.optim.RMSprop (Hinton's lecture 6e; centered: Graves 2013, "Generating sequences
 // with recurrent neural networks", eq. 38-45):
 //
 //	g = g + WeightDecay p
@@ -16,8 +16,7 @@ import (
 //	b = Momentum b + g / d,  p = p - LR b     with momentum
 //	p = p - LR g / d                          without
 //
-// It keeps v as "square_avg", a as "grad_avg" and b as "momentum". With WeightDecay a step needs
-// two temporaries of a parameter's size, all others need one.
+// It keeps v as "square_avg", a as "grad_avg" and b as "momentum".
 func RMSprop(o Config) (Optimizer, error) {
 	if err := o.check("rmsprop", "Momentum", "Eps", "Alpha", "Centered"); err != nil {
 		return nil, err
@@ -39,7 +38,7 @@ func (r *rmsprop) slots() []string {
 	return s
 }
 
-// temporaries is one for the denominator, and with WeightDecay one for the penalised gradient.
+// temporaries counts the denominator, and with WeightDecay the penalised gradient.
 func (r *rmsprop) temporaries() int {
 	if r.WeightDecay != 0 {
 		return 2

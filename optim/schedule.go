@@ -8,9 +8,8 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Schedule is the learning rate in force during a step, counted from 0. Schedules have no state: resuming
-// needs the number of the step and nothing else. They agree with PyTorch's schedulers of the same
-// purpose, which compute the same recursively.
+// Schedule returns the learning rate of a step, counted from 0. Schedules have no state, and agree with
+// PyTorch's recursive ones.
 type Schedule func(step int) float64
 
 // stepDecay is base gamma^floor(step / every) (torch.optim.lr_scheduler.StepLR).
@@ -19,8 +18,8 @@ func stepDecay(base, gamma float64, every int) Schedule {
 }
 
 // cosine is low + (base - low) (1 + cos(pi step / steps)) / 2: half a cosine from base to low
-// (CosineAnnealingLR; Loshchilov and Hutter 2017, eq. 5, without restarts). It stays at low
-// afterwards, where PyTorch's would rise again.
+// (CosineAnnealingLR; Loshchilov and Hutter 2017, eq. 5, without restarts). Afterwards it stays at low;
+// PyTorch's would rise again.
 func cosine(base, low float64, steps int) Schedule {
 	return func(step int) float64 {
 		if step >= steps {
@@ -30,42 +29,32 @@ func cosine(base, low float64, steps int) Schedule {
 	}
 }
 
-// warmup rises from a rate in a straight line of steps to where another schedule begins (LinearLR, with
-// rates in place of factors), then follows that one from its step 0.
-func warmup(from float64, steps int, then Schedule) Schedule {
-	to := then(0)
+// warmup rises linearly from a rate to the first rate of next (LinearLR), then follows next.
+func warmup(from float64, steps int, next Schedule) Schedule {
+	to := next(0)
 	return func(step int) float64 {
 		if step < steps {
 			return from + (to-from)*float64(step)/float64(steps)
 		}
-		return then(step - steps)
+		return next(step - steps)
 	}
 }
 
 // ScheduleConfig describes a schedule.
 type ScheduleConfig struct {
-	// LR is the highest rate, which must be above 0.
-	LR float64
-	// WarmupSteps is how many steps rise to LR, evenly from LR/(WarmupSteps+1), before the schedule
-	// proper begins; 0 is none.
-	WarmupSteps int
-	// TotalSteps is the length of the run, warm-up included. A cosine needs it; a step schedule
-	// needs it or StepSize.
-	TotalSteps int
-	// StepSize is the number of steps between the drops of a step schedule; 0 stands for a third of
-	// what follows the warm-up.
-	StepSize int
-	// Gamma is the factor of each drop of a step schedule; 0 stands for 0.1.
-	Gamma float64
-	// MinLR is where a cosine ends.
-	MinLR float64
+	LR          float64 // the highest rate, above 0
+	WarmupSteps int     // steps of a linear rise from LR/(WarmupSteps+1) to LR; 0 is none
+	TotalSteps  int     // with the warm-up; required for "cosine", and for "step" without StepSize
+	StepSize    int     // steps between drops of "step"; 0 means a third of the steps after the warm-up
+	Gamma       float64 // factor of each drop of "step"; 0 means 0.1
+	MinLR       float64 // last rate of "cosine"
 }
 
-// ScheduleNames lists what NewSchedule knows.
+// ScheduleNames lists the names of schedules.
 func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
 
-// NewSchedule makes a schedule by its name: "constant"; "cosine", half a cosine from LR down to MinLR; or
-// "step", which multiplies the rate by Gamma each StepSize steps.
+// NewSchedule returns the named schedule: "constant"; "cosine", half a cosine from LR down to MinLR; or
+// "step", which multiplies the rate by Gamma every StepSize steps.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
 		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
@@ -95,7 +84,7 @@ func (o ScheduleConfig) check(name string) (err error) {
 		}
 	}
 	only := func(kind, field string, value any, zero bool) {
-		check(field, value, name == kind || zero, "want it left out; it is for the "+kind+" schedule")
+		check(field, value, name == kind || zero, "want it left out; only the "+kind+" schedule has it")
 	}
 	check("LR", o.LR, o.LR > 0 && isSize(o.LR), "want a finite number above 0")
 	only("step", "StepSize", o.StepSize, o.StepSize == 0)
@@ -105,8 +94,8 @@ func (o ScheduleConfig) check(name string) (err error) {
 	check("WarmupSteps", o.WarmupSteps, o.WarmupSteps >= 0, "want at least 0")
 	check("StepSize", o.StepSize, o.StepSize >= 0, "want at least 0")
 	check("Gamma", o.Gamma, isSize(o.Gamma), "want a finite number that is not negative")
-	open := name == "constant" || name == "step" && o.StepSize > 0 // needs no length
-	check("TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (open || o.TotalSteps > o.WarmupSteps),
-		"want more than those of the warm-up, or a StepSize of a step schedule")
+	endless := name == "constant" || name == "step" && o.StepSize > 0
+	check("TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (endless || o.TotalSteps > o.WarmupSteps),
+		"want more steps than the warm-up, or a StepSize for the step schedule")
 	return err
 }

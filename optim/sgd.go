@@ -6,16 +6,15 @@ import (
 	"penstock.example/torch"
 )
 
-// SGD is stochastic gradient descent as torch.optim.SGD:
+// SGD returns torch.optim.SGD:
 //
 //	d = g + WeightDecay p
 //	b = Momentum b + (1 - Dampening) d        at the first update b = d
 //	d = d + Momentum b  with Nesterov,  b  without
 //	p = p - LR d
 //
-// With momentum it keeps "momentum", one tensor for each parameter; without, nothing. (Sutskever et
-// al. 2013, "On the importance of initialization and momentum in deep learning", with the rate
-// outside of the momentum.)
+// With Momentum it keeps b as "momentum" (Sutskever et al. 2013, "On the importance of initialization and
+// momentum in deep learning", with the rate outside of the momentum).
 func SGD(o Config) (Optimizer, error) {
 	if err := o.check("sgd", "Momentum", "Dampening", "Nesterov"); err != nil {
 		return nil, err
@@ -32,7 +31,7 @@ func (r *sgd) slots() []string {
 	return []string{"momentum"}
 }
 
-// temporaries is 1 if the direction is neither the gradient nor the momentum.
+// temporaries returns 1 if the direction d is neither the gradient nor the momentum.
 func (r *sgd) temporaries() int {
 	if r.WeightDecay == 0 && !r.Nesterov {
 		return 0

@@ -10,26 +10,25 @@ import (
 	"penstock.example/torch"
 )
 
-// rule is an update rule: all that tells one optimizer from another.
+// rule is an update rule.
 type rule interface {
-	// slots names the tensors that the rule keeps for each parameter, each of the parameter's shape
-	// and zero at first.
+	// slots names the tensors kept for each parameter. They have the parameter's shape and start at zero.
 	slots() []string
-	// temporaries is the number of further tensors of the parameter's shape that an update needs.
+	// temporaries returns the number of temporary tensors of the parameter's shape in an update.
 	temporaries() int
-	// update changes p by its gradient g, which stays as it is, the state of p, and
-	// scratch, the temporaries. It runs without recording and makes no other tensors.
+	// update changes p and its state m by the gradient g, which it keeps. scratch has the temporaries.
+	// It runs without recording and makes no other tensors.
 	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64)
 }
 
-// addOut is out = a + alpha b.
+// addOut computes out = a + alpha b.
 func addOut(c *torch.Ctx, out, a, b *torch.Tensor, alpha float64) *torch.Tensor {
 	return c.Op("aten::add.out", a, b, alpha, out)
 }
 
-// memory is the state kept for one parameter. It belongs to whoever steps that parameter.
+// memory is the state of one parameter. Only the goroutine that steps the parameter uses it.
 type memory struct {
-	steps int64           // updates so far, with the one that is running
+	steps int64           // updates, including a running one
 	slots []*torch.Tensor // in the order of rule.slots; nil before the first update
 }
 
@@ -39,18 +38,18 @@ func (m *memory) free() {
 	}
 }
 
-// optimizer is a rule and its memory. It implements Optimizer.
+// optimizer implements Optimizer with a rule.
 type optimizer struct {
 	rule   rule
 	groups []groupRule
 
-	mu sync.Mutex // guards what follows, but not inside a *memory
-	lr float64
-	of map[string]*memory // by the parameter's full name; nil once closed
+	mu    sync.Mutex // guards lr and the map, but not inside a *memory
+	lr    float64
+	state map[string]*memory // by the parameter's full name; nil once closed
 }
 
 func newOptimizer(o Config, lr float64, make func(Config) rule) *optimizer {
-	return &optimizer{rule: make(o), groups: grouped(o, make), lr: lr, of: map[string]*memory{}}
+	return &optimizer{rule: make(o), groups: groupRules(o, make), lr: lr, state: map[string]*memory{}}
 }
 
 func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {
@@ -59,35 +58,35 @@ func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {
 	u.Apply()
 }
 
-// known is the state kept for a parameter, or nil.
+// known returns a parameter's state, or nil.
 func (o *optimizer) known(name string) *memory {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.of == nil {
+	if o.state == nil {
 		panic("optim: Step after Close")
 	}
-	return o.of[name]
+	return o.state[name]
 }
 
 func (o *optimizer) closed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.of == nil
+	return o.state == nil
 }
 
-// remember makes m the state of a parameter. Nil lists the parameter without state.
+// remember sets the state of a parameter. With nil the parameter is listed without updates.
 func (o *optimizer) remember(name string, m *memory) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case m != nil:
-		o.of[name] = m
-	case o.of[name] == nil:
-		o.of[name] = &memory{}
+		o.state[name] = m
+	case o.state[name] == nil:
+		o.state[name] = &memory{}
 	}
 }
 
-// fresh says that a parameter was never updated.
+// fresh reports whether a parameter was never updated.
 func (m *memory) fresh() bool { return m == nil || m.slots == nil }
 
 func (o *optimizer) SetLR(lr float64) {
@@ -109,7 +108,7 @@ func (o *optimizer) State() []StateTensor {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var out []StateTensor
-	for name, m := range o.of {
+	for name, m := range o.state {
 		for i, t := range m.slots {
 			out = append(out, StateTensor{stateName(o.rule.slots()[i], name), name, t})
 		}
@@ -123,8 +122,8 @@ func stateName(slot, param string) string { return slot + "." + param }
 func (o *optimizer) Steps() map[string]int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := make(map[string]int64, len(o.of))
-	for name, m := range o.of {
+	out := make(map[string]int64, len(o.state))
+	for name, m := range o.state {
 		out[name] = m.steps
 	}
 	return out
@@ -132,12 +131,12 @@ func (o *optimizer) Steps() map[string]int64 {
 
 func (o *optimizer) Close() { o.replace(nil) }
 
-// replace frees the state and installs another. Nil closes the optimizer.
-func (o *optimizer) replace(of map[string]*memory) {
+// replace frees the state and sets another. Nil closes the optimizer.
+func (o *optimizer) replace(state map[string]*memory) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, m := range o.of {
+	for _, m := range o.state {
 		m.free()
 	}
-	o.of = of
+	o.state = state
 }

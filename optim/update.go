@@ -5,27 +5,20 @@ import (
 	"penstock.example/torch"
 )
 
-// Update is an update that Optimizer.Prepare has found the memory for.
-//
-//	Prepare   new state and temporaries are allocated, or it panics and nothing has changed
-//	Apply     parameters, state and counts change; nothing is allocated that a limit could refuse
-//	Drop      frees the temporaries, and new state that was not applied
-//
-// It belongs to the goroutine of the context that it was prepared on. Until it is dropped the
-// context stays open, and nobody else updates its parameters or drops their gradients.
+// Update is an update whose memory Optimizer.Prepare has allocated. It belongs to the goroutine of
+// Prepare's context. Until Drop the context must stay open, and nothing else may update the parameters or
+// free their gradients.
 type Update interface {
-	// Apply updates the parameters that had a gradient in Prepare, by the gradients and the rate
-	// that there are now. It is called once. It does not fail for lack of memory. If an operator fails
-	// for another reason, earlier parameters are updated and counted, later ones are unchanged, and the
-	// parameter itself is not counted and may be half updated.
+	// Apply updates the parameters that had a gradient in Prepare, with their current gradients and the
+	// current rate. It is called at most once, and needs no more memory. If an operator fails, earlier
+	// parameters are updated and counted, later ones are unchanged. The parameter itself is not counted
+	// and may be half updated.
 	Apply()
-	// Drop frees what Prepare allocated and Apply did not turn into state. It is idempotent and the
-	// last call of every update.
+	// Drop frees the temporaries, and new state that was not applied. It is idempotent.
 	Drop()
 }
 
-// Need is the bytes that an update allocates: State stays, Scratch is freed when the update is
-// over.
+// Need is the bytes that an update allocates: State stays, Scratch is freed after the update.
 type Need struct{ State, Scratch int64 }
 
 // prepared is an Update of an optimizer.
@@ -33,14 +26,14 @@ type prepared struct {
 	o       *optimizer
 	c       *torch.Ctx
 	parts   []part
-	idle    []string      // parameters that have no gradient
-	scratch *torch.Tensor // bytes, of the temporaries of any one parameter; nil for none
+	idle    []string      // parameters without a gradient
+	scratch *torch.Tensor // bytes for the temporaries of one parameter; may be nil
 }
 
-// part is a parameter that has a gradient.
+// part is a parameter with a gradient.
 type part struct {
 	nn.NamedParam
-	known  *memory // what the optimizer remembers of it; nil before its first update
+	known  *memory // the optimizer's; nil before the first update
 	memory *memory // with all slots
 }
 
@@ -109,8 +102,7 @@ func (u *prepared) Apply() {
 	}
 }
 
-// apply updates one parameter. State made for it in this step belongs to the optimizer from then
-// on.
+// apply updates one parameter. The optimizer then owns its state.
 func (u *prepared) apply(p *part, lr float64) {
 	mark := u.c.Mark()
 	defer func() { u.c.Release(mark) }()
@@ -128,12 +120,12 @@ func (u *prepared) apply(p *part, lr float64) {
 	p.known = p.memory
 }
 
-// temporaries are views of the scratch, of a parameter's shape.
+// temporaries returns views of the scratch memory with a parameter's shape.
 func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
 	out := make([]*torch.Tensor, count)
 	n := p.Numel() * p.DType().Size()
 	for i := range out {
-		if u.scratch == nil { // of parameters without elements alone
+		if u.scratch == nil { // no parameter has elements
 			out[i] = u.c.Op("aten::zeros_like", p)
 			continue
 		}

@@ -6,24 +6,22 @@ import (
 	"math"
 )
 
-// PyTorch is the metadata of files that are for PyTorch's tensors, as its own writers leave it: some
-// readers ask for it.
+// PyTorch is the metadata that PyTorch's writers use. Some readers require it.
 var PyTorch = map[string]string{"format": "pt"}
 
-// Float says whether a format is of floating-point numbers.
+// Float reports whether d is a floating-point format.
 func (d DType) Float() bool { return reader(d) != nil }
 
-// Convert returns a tensor that was read as one of other floating-point numbers, with its data in a
-// slice of its own: each number is rounded to nearest, even where two are as near. It returns an error
-// for other formats, and for a number that becomes infinite.
+// Convert converts a tensor with Data to another floating-point format, rounding to nearest even. It
+// returns an error if a format is not floating-point, or a finite number becomes infinite.
 func Convert(t Tensor, to DType) (_ Tensor, err error) {
 	t.Data, err = converted(t, t.Data, 0, to)
 	t.DType = to
 	return t, err
 }
 
-// Converting is Convert as the tensor is written: its data, or what its Load gives, are converted piece by
-// piece. Errors come from writing.
+// Converting returns a tensor that is converted piece by piece as it is written. Its Load returns Convert's
+// errors.
 func Converting(t Tensor, to DType) Tensor {
 	from := t
 	t.DType, t.Data = to, nil
@@ -45,10 +43,10 @@ func Converting(t Tensor, to DType) Tensor {
 	return t
 }
 
-// converted is elements of a tensor, from the first on, as other numbers.
+// converted converts some elements of a tensor. first is the index of the first element, for errors.
 func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error) {
-	wide, narrow := reader(t.DType), writer(to)
-	if wide == nil || narrow == nil {
+	read, appendTo := reader(t.DType), appender(to)
+	if read == nil || appendTo == nil {
 		return nil, fmt.Errorf("safetensors: tensor %q: %s cannot become %s; floating-point numbers "+
 			"become F64, F32, F16 or BF16", t.Name, t.DType, to)
 	}
@@ -56,19 +54,19 @@ func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error)
 	count := int64(len(elements)) / width
 	data := make([]byte, 0, count*to.Size())
 	for i := range count {
-		v := wide(elements[i*width:])
+		v := read(elements[i*width:])
 		var ok bool
-		if data, ok = narrow(data, v); !ok {
-			return nil, fmt.Errorf("safetensors: tensor %q: element %d is %g, which %s has no number for",
+		if data, ok = appendTo(data, v); !ok {
+			return nil, fmt.Errorf("safetensors: tensor %q: element %d is %g, which is too large for %s",
 				t.Name, first+i, v, to)
 		}
 	}
 	return data, nil
 }
 
-// writer appends a number, and is not ok if it is finite and becomes infinite; nil for a format that
-// is no floating-point number.
-func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
+// appender returns a function that appends a number, or nil if d is not floating-point. ok is false if a
+// finite number becomes infinite.
+func appender(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 	little := binary.LittleEndian
 	return map[DType]func([]byte, float64) ([]byte, bool){
 		F64: func(to []byte, v float64) ([]byte, bool) {
@@ -83,21 +81,21 @@ func writer(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
 	}[d]
 }
 
-// appendShort appends a number of 16 bits, rounded to nearest even: a sign, exponentBits bits of exponent,
-// and fractionBits of fraction (IEEE 754-2019, section 3.4).
+// appendShort appends a 16-bit number, rounded to nearest even. It has a sign, exponentBits bits of
+// exponent and fractionBits bits of fraction (IEEE 754-2019, section 3.4).
 func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, bool) {
 	bias, one := 1<<(exponentBits-1)-1, 1<<fractionBits
 	infinite := uint16(1<<exponentBits-1) << fractionBits
 	var bits uint16
-	switch f, e := math.Frexp(math.Abs(v)); { // f from 1/2 to below 1, the number f 2^e
+	switch f, e := math.Frexp(math.Abs(v)); { // |v| = f 2^e, 1/2 <= f < 1
 	case math.IsNaN(v):
 		bits = infinite | uint16(one/2)
 	case math.IsInf(v, 0), e > bias+1:
 		bits = infinite
 	case v == 0:
-	case e <= 1-bias: // subnormal; rounding up to the least normal number gives its bits
+	case e <= 1-bias: // subnormal; may round up to the smallest normal number
 		bits = uint16(math.RoundToEven(math.Ldexp(f, e+bias-1+fractionBits)))
-	default: // rounding up to the next exponent gives its bits
+	default: // may round up to the next exponent
 		bits = uint16((e-1+bias)<<fractionBits) +
 			uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+1)))-one)
 	}
@@ -108,7 +106,7 @@ func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, 
 	return binary.LittleEndian.AppendUint16(to, bits), ok
 }
 
-// reader reads a floating-point number; nil for another format.
+// reader returns a function that reads a number, or nil if d is not floating-point.
 func reader(d DType) func([]byte) float64 {
 	little := binary.LittleEndian
 	return map[DType]func([]byte) float64{
@@ -119,8 +117,7 @@ func reader(d DType) func([]byte) float64 {
 	}[d]
 }
 
-// half is the number of the bits of an IEEE 754 binary16: a sign, 5 bits of exponent with bias 15,
-// 10 bits of fraction.
+// half decodes an IEEE 754 binary16: a sign, 5 bits of exponent with bias 15, 10 bits of fraction.
 func half(bits uint16) float64 {
 	exponent, fraction := int(bits>>10&31), float64(bits&1023)
 	v := math.Ldexp(1024+fraction, exponent-25)

@@ -17,25 +17,24 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// File is an open file: an index in memory and tensors read when asked for. Its methods may be called
-// concurrently.
+// File is an open file with its index in memory. Its methods may be called concurrently.
 type File struct {
 	path     string
 	source   io.ReaderAt
-	closer   io.Closer // nil for tests
-	data     int64     // where the data starts in the file
+	closer   io.Closer // nil in tests
+	data     int64     // offset of the data in the file
 	spans    []span    // sorted by name
 	metadata map[string]string
 }
 
-// span is a tensor's place in the data, in bytes from the data's start.
+// span is a tensor and its range of bytes in the data.
 type span struct {
 	Tensor
 	begin, end int64
 }
 
-// Open reads the header of the regular file at path and checks that the tensors it names fill the file
-// exactly. The caller closes the File.
+// Open reads the header of the regular file at path, and checks that its tensors fill the file exactly. The
+// caller closes the File.
 func Open(path string) (*File, error) {
 	source, err := disk.Open(path)
 	if err != nil {
@@ -47,14 +46,14 @@ func Open(path string) (*File, error) {
 		file, err = newFile(source, info.Size())
 	}
 	if err != nil {
-		source.Close() // it was only read
+		source.Close()
 		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
 	}
 	file.path, file.closer = path, source
 	return file, nil
 }
 
-// newFile is Open for a file of size bytes that is reached through source.
+// newFile is Open for a source of size bytes.
 func newFile(source io.ReaderAt, size int64) (*File, error) {
 	header, err := readHeader(source, size)
 	if err != nil {
@@ -67,7 +66,7 @@ func newFile(source io.ReaderAt, size int64) (*File, error) {
 	return file, checkTiling(file.spans, size-file.data)
 }
 
-// readHeader reads the header without its length. Nothing is allocated that the file has no bytes for.
+// readHeader reads the header without its length. It checks the length before it allocates memory.
 func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	var prefix [lengthSize]byte
 	if err := readAt(source, prefix[:], 0); err != nil {
@@ -91,8 +90,8 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader
-// refuses a name twice, unknown names, names in another case, and bytes that are not UTF-8.
+// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader refuses
+// duplicate and unknown names, names in another case, and invalid UTF-8.
 func parseHeader(header []byte) (spans []span, metadata map[string]string, err error) {
 	var members map[string]jsontext.Value
 	if err := json.Unmarshal(bytes.TrimRight(header, " "), &members); err != nil {
@@ -141,7 +140,8 @@ func checkTiling(spans []span, size int64) error {
 	for _, s := range spans {
 		if s.begin != covered || s.end > size {
 			return fmt.Errorf("tensor %q: data_offsets [%d %d]; want them from %d on, and at most the %d "+
-				"bytes of data in the file: it is truncated, or damaged", s.Name, s.begin, s.end, covered, size)
+				"bytes of data in the file: it is truncated, or damaged",
+				s.Name, s.begin, s.end, covered, size)
 		}
 		covered = s.end
 	}
@@ -151,7 +151,7 @@ func checkTiling(spans []span, size int64) error {
 	return nil
 }
 
-// Tensors returns the tensors in the order of their names, without data.
+// Tensors returns the tensors sorted by name, without data.
 func (f *File) Tensors() []Tensor {
 	tensors := make([]Tensor, len(f.spans))
 	for i, s := range f.spans {
@@ -161,11 +161,10 @@ func (f *File) Tensors() []Tensor {
 	return tensors
 }
 
-// Metadata returns a copy of the file's metadata, nil if it has none.
+// Metadata returns a copy of the file's metadata, or nil.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
-// Read reads one tensor, with its data in a slice of its own. It returns an error if no tensor has
-// this name or the data cannot be read.
+// Read reads the named tensor. Its Data is a new slice.
 func (f *File) Read(name string) (Tensor, error) {
 	i, found := sort.Find(len(f.spans), func(i int) int { return cmp.Compare(name, f.spans[i].Name) })
 	if !found {
@@ -186,10 +185,10 @@ func (f *File) Read(name string) (Tensor, error) {
 	return t, nil
 }
 
-// Close closes the file that Open opened. Tensors already read stay valid; Read fails afterwards.
+// Close closes the file. Tensors already read stay valid; Read fails afterwards.
 func (f *File) Close() error { return f.closer.Close() }
 
-// readAt fills buffer from offset. A source that ends early has shrunk since its size was taken.
+// readAt fills buffer from offset. It returns an error if the source ends early.
 func readAt(source io.ReaderAt, buffer []byte, offset int64) error {
 	_, err := io.ReadFull(io.NewSectionReader(source, offset, int64(len(buffer))), buffer)
 	return err

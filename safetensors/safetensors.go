@@ -1,17 +1,15 @@
 // Package safetensors reads and writes the safetensors file format: named arrays of numbers with a JSON
-// header. It knows sizes and bytes, and nothing of libtorch.
-//
-// A file is
+// header. It does not need libtorch. A file is
 //
 //	8 bytes    length n of the header, little-endian
-//	n bytes    header: {"__metadata__":{"key":"value"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}
+//	n bytes    header: {"__metadata__":{"key":"value"},
+//	           "name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}
 //	the rest   the tensors' numbers, little-endian, row-major, without gaps; offsets count from here
 //
-// (https://github.com/huggingface/safetensors, README, "Format".)
+// (https://github.com/huggingface/safetensors, README, "Format").
 //
-// The reader is strict. A file that is damaged, ambiguous or merely unusual is refused; a lying header
-// cannot make the reader allocate more than the file's own size. The writer's output depends on its
-// arguments alone, not on their order.
+// The reader refuses files that are damaged, ambiguous or unusual. It never allocates more than the size
+// of the file. The writer's output does not depend on the order of tensors.
 package safetensors
 
 import (
@@ -21,15 +19,14 @@ import (
 	"slices"
 )
 
-// Limits and fixed places of the format.
 const (
 	maxHeader   = 100_000_000 // bytes, as in the reference implementation
 	lengthSize  = 8           // bytes of the header's length
-	alignment   = 8           // of the data's start in the file
+	alignment   = 8           // bytes, of the data's start in the file
 	metadataKey = "__metadata__"
 )
 
-// DType names the number format of a tensor's elements, as files spell it.
+// DType is the number format of a tensor's elements.
 type DType string
 
 // The number formats.
@@ -48,7 +45,7 @@ const (
 
 var sizes = map[DType]int64{F64: 8, I64: 8, F32: 4, I32: 4, F16: 2, BF16: 2, I16: 2, I8: 1, U8: 1, Bool: 1}
 
-// Size returns the bytes of one element, and 0 for a dtype that is none of the above.
+// Size returns the bytes of one element, or 0 for an unknown dtype.
 func (d DType) Size() int64 { return sizes[d] }
 
 // Tensor is a named array. A tensor to be written has either Data or Load.
@@ -57,17 +54,16 @@ type Tensor struct {
 	DType DType
 	Shape []int64 // empty for a scalar; a dimension may be 0
 
-	// Data holds the elements, little-endian and row-major, Size bytes in all.
+	// Data holds the elements, little-endian and row-major.
 	Data []byte
 
-	// Load gives what Data would hold to write, in one piece or several of whole elements, and returns
-	// write's error. Writing a file calls it once, and is done with a piece when write returns.
+	// Load passes the same bytes to write, in one or several pieces of whole elements, and returns write's
+	// error. It may reuse a piece after write returns. Writing a file calls Load once.
 	Load func(write func(piece []byte) error) error
 }
 
-// Size returns the bytes that a tensor of this dtype and shape takes. It returns an error if the dtype
-// is unknown, a dimension is negative, or the size overflows an int64 even with the dimensions that are
-// 0 left out.
+// Size returns the bytes of the elements. It returns an error if the dtype is unknown, a dimension is
+// negative, or the product of the sizes above 0 overflows an int64.
 func (t Tensor) Size() (int64, error) {
 	width := t.DType.Size()
 	if width == 0 {
@@ -92,7 +88,7 @@ func (t Tensor) Size() (int64, error) {
 	return int64(size), nil
 }
 
-// checkData returns an error unless data can be the tensor's elements.
+// checkData returns an error unless data has the tensor's size and valid elements.
 func (t Tensor) checkData(data []byte) error {
 	size, err := t.Size()
 	if err != nil {
@@ -108,14 +104,12 @@ func (t Tensor) sizeError(want, have int64) error {
 	return fmt.Errorf("shape %v of %s takes %d bytes, the data has %d", t.Shape, t.DType, want, have)
 }
 
-// checkElements returns an error unless data can be elements from the given one on. A BOOL of another
-// byte would be undefined behaviour in C++.
+// checkElements returns an error for BOOL elements other than 0 and 1, which are undefined behaviour in
+// C++. first is the index of the first element.
 func (t Tensor) checkElements(data []byte, first int64) error {
-	if t.DType != Bool {
+	i := slices.IndexFunc(data, func(b byte) bool { return t.DType == Bool && b > 1 })
+	if i < 0 {
 		return nil
 	}
-	if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
-		return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", first+int64(i), data[i])
-	}
-	return nil
+	return fmt.Errorf("element %d of BOOL is the byte %d, expected 0 or 1", first+int64(i), data[i])
 }

@@ -150,7 +150,7 @@ func TestWriteRefuses(t *testing.T) {
 		{[]safetensors.Tensor{
 			{Name: "v", DType: "U8", Shape: []int64{math.MaxInt64}, Load: load(nil, nil)},
 			{Name: "w", DType: "U8", Shape: []int64{1}, Load: load(nil, nil)},
-		}, nil, `tensor "w": the sizes up to here overflow`},
+		}, nil, `tensor "w": the size of the file overflows`},
 		{nil, map[string]string{"k": strings.Repeat("x", safetensors.MaxHeader)},
 			"the format allows 100000000"},
 	}
@@ -232,7 +232,7 @@ func TestConvert(t *testing.T) {
 		{safetensors.Tensor{Name: "n", DType: safetensors.F32, Data: make([]byte, 4)}, safetensors.I64,
 			`tensor "n": F32 cannot become I64`},
 		{doublesOf(1, -1e39), safetensors.F32,
-			`tensor "w": element 1 is -1e+39, which F32 has no number for`},
+			`tensor "w": element 1 is -1e+39, which is too large for F32`},
 	} {
 		if _, err := safetensors.Convert(row.t, row.to); err == nil ||
 			!strings.Contains(err.Error(), row.want) {
@@ -289,7 +289,7 @@ func TestConvertRounds(t *testing.T) {
 	err := lazy.Load(func(piece []byte) error { got = append(got, piece...); return nil })
 	want := mustConvert(t, doublesOf(1, 2, 3), safetensors.F16).Data
 	if lazy.DType != safetensors.F16 || !bytes.Equal(got, want) || err == nil ||
-		!strings.Contains(err.Error(), `tensor "w": element 3 is 1e+300, which F16 has no number for`) {
+		!strings.Contains(err.Error(), `tensor "w": element 3 is 1e+300, which is too large for F16`) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }

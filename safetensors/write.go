@@ -12,15 +12,14 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// Write writes a file of the tensors and the metadata to w. The bytes do not depend on the order of either:
+// Write writes the tensors and the metadata to w. The bytes do not depend on their order:
 //
-//   - the header has __metadata__ first, its keys sorted, then the tensors sorted by name; it is padded
-//     with spaces so that the data starts at a multiple of 8;
-//   - the data has the widest dtypes first and is sorted by name within a width, so that every tensor is aligned to its
-//     own elements and a reader may use it in place.
+//   - The header has __metadata__ first with its keys sorted, then the tensors sorted by name. It is
+//     padded with spaces so that the data starts at a multiple of 8.
+//   - The data is sorted by decreasing size of elements, then by name. So every tensor is aligned to its
+//     elements.
 //
-// Names, dtypes, shapes and the sizes of Data are checked before anything is written, the pieces of a
-// Load as they come.
+// Write checks Load's pieces as they come, and everything else before it writes.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if err := write(w, tensors, metadata); err != nil {
 		return fmt.Errorf("safetensors: %w", err)
@@ -59,7 +58,7 @@ func writeData(w io.Writer, t Tensor) error {
 	}
 	written := int64(0)
 	err = t.Load(func(piece []byte) error {
-		if err := t.checkElements(piece, written); err != nil { // a BOOL is a byte
+		if err := t.checkElements(piece, written); err != nil {
 			return err
 		}
 		if written += int64(len(piece)); written > size {
@@ -77,14 +76,14 @@ func writeData(w io.Writer, t Tensor) error {
 	return err
 }
 
-// entry is a tensor's value in the header; the order of its fields is the order in the file.
+// entry is a tensor's value in the header. The fields are in the order of the file.
 type entry struct {
 	DType   DType    `json:"dtype"`
 	Shape   []int64  `json:"shape"`
 	Offsets [2]int64 `json:"data_offsets"`
 }
 
-// header returns the length, the header and its padding for tensors with their data in this order.
+// header returns the length, the header and its padding. The data is in the order of tensors.
 func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	entries := make(map[string]entry, len(tensors))
 	end := int64(0)
@@ -101,7 +100,7 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		}
 		start := end
 		if end += size; end < start {
-			return nil, fmt.Errorf("tensor %q: the sizes up to here overflow 63 bits", t.Name)
+			return nil, fmt.Errorf("tensor %q: the size of the file overflows 63 bits", t.Name)
 		}
 		entries[t.Name] = entry{t.DType, t.Shape, [2]int64{start, end}}
 	}
@@ -109,7 +108,7 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	if err == nil && len(metadata) > 0 {
 		var first []byte
 		first, err = json.Marshal(map[string]any{metadataKey: metadata}, json.Deterministic(true))
-		if len(entries) > 0 { // {first} and {rest} are {first,rest}
+		if len(entries) > 0 { // join {first} and {head} to {first,head}
 			first[len(first)-1], head = ',', head[1:]
 			head = append(first, head...)
 		} else {
@@ -128,8 +127,8 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
 }
 
-// WriteFile writes a file as Write does, as a whole or not at all, also after a loss of power. A crash
-// may leave a temporary file, as path followed by a number and ".tmp".
+// WriteFile is Write to a file. A failure or a loss of power leaves an existing file unchanged. A crash may
+// leave a temporary file: path, a number and ".tmp".
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
 	if err := disk.Write(path, func(w io.Writer) error { return write(w, tensors, metadata) }); err != nil {
 		return fmt.Errorf("safetensors: writing %s: %w", path, err)

@@ -10,17 +10,17 @@ import (
 type model struct {
 	vocabulary map[string]int32
 	merges     map[[2]int32]merge
-	wordsFirst bool // a piece that is a token is that token, whatever the merges
+	wordsFirst bool // a piece in the vocabulary is one token, without merges
 }
 
-// merge says what two tokens become, and when: lower ranks are merged first.
+// merge is the merge of two tokens. Lower ranks are merged first.
 type merge struct {
 	rank   int
 	merged int32
 }
 
-// encode returns the tokens of a piece, and the first character that the vocabulary lacks, or -1.
-func (m *model) encode(piece string) (ids []int32, lacking rune) {
+// encode returns the tokens of a piece, and the first character missing in the vocabulary, or -1.
+func (m *model) encode(piece string) (ids []int32, missing rune) {
 	if id, ok := m.vocabulary[piece]; ok && m.wordsFirst {
 		return []int32{id}, -1
 	}
@@ -34,13 +34,12 @@ func (m *model) encode(piece string) (ids []int32, lacking rune) {
 	return m.merge(ids), -1
 }
 
-// merge merges pairs until no pair has a merge: each time the pair of the lowest rank, and of equal
-// ones the first. It changes ids. A heap has the current pairs and some former ones, so that n
-// tokens take n·log(n), also in a piece of a million letters.
+// merge merges the pair of the lowest rank, the first of equal ones, until no pair has a merge. It changes
+// ids. A heap has the current pairs and some outdated ones, so that n tokens take O(n log n) time.
 func (m *model) merge(ids []int32) []int32 {
 	next, previous := make([]int, len(ids)), make([]int, len(ids))
 	var pairs pairHeap
-	look := func(at int) {
+	addPair := func(at int) {
 		if at < 0 || next[at] >= len(ids) {
 			return
 		}
@@ -52,14 +51,14 @@ func (m *model) merge(ids []int32) []int32 {
 		next[i], previous[i] = i+1, i-1
 	}
 	for i := range ids {
-		look(i)
+		addPair(i)
 	}
 	heap.Init(&pairs)
-	const gone = -1 // in ids: a token that was merged into the one before it
+	const gone = -1 // in ids: a token merged into the previous one
 	for len(pairs) > 0 {
 		p := heap.Pop(&pairs).(pair)
 		if ids[p.at] != p.left || next[p.at] >= len(ids) || ids[next[p.at]] != p.right {
-			continue // one of the two was merged with another in the meantime
+			continue // outdated
 		}
 		right := next[p.at]
 		ids[p.at], ids[right] = p.merged, gone
@@ -68,7 +67,7 @@ func (m *model) merge(ids []int32) []int32 {
 		}
 		for _, at := range []int{previous[p.at], p.at} {
 			before := len(pairs)
-			if look(at); len(pairs) > before {
+			if addPair(at); len(pairs) > before {
 				heap.Fix(&pairs, before)
 			}
 		}
@@ -76,9 +75,9 @@ func (m *model) merge(ids []int32) []int32 {
 	return slices.DeleteFunc(ids, func(id int32) bool { return id == gone })
 }
 
-// pair is two neighbours that have a merge, the left one at a place.
+// pair is two neighbouring tokens with a merge.
 type pair struct {
-	rank, at            int
+	rank, at            int // at is the index of left
 	left, right, merged int32
 }
 

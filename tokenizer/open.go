@@ -15,12 +15,10 @@ const (
 	mergesFile     = "merges.txt"
 )
 
-// Open reads a tokenizer from path: a tokenizer.json, whatever its name, or a vocab.json next to
-// a merges.txt, or a directory with the one or the others. A vocab.json is taken as GPT-2's:
-// its pattern, its byte alphabet, and <|endoftext|> as an added token if the vocabulary has it.
-//
-// The error names the file and the line, token or merge; it is fs.ErrNotExist if
-// a file is missing.
+// Open reads a tokenizer from path: a tokenizer.json of any name, a vocab.json next to a merges.txt, or a
+// directory with such files. For a vocab.json it uses GPT-2's pattern, byte alphabet, and added token
+// <|endoftext|> if the vocabulary has it. Errors name the file and the line, token or merge; the error is
+// fs.ErrNotExist if a file is missing.
 func Open(path string) (*Tokenizer, error) {
 	files, err := Files(path)
 	if err != nil {
@@ -40,7 +38,7 @@ func Open(path string) (*Tokenizer, error) {
 		t, err = parse(contents[0])
 	} else {
 		var vocabulary map[string]int32
-		var merges []tokens
+		var merges []mergePair
 		if err = unmarshal(contents[0], &vocabulary); err == nil {
 			name = files[1]
 			merges, err = parseMerges(contents[1])

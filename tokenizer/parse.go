@@ -15,7 +15,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// file is a tokenizer.json, as far as it decides what text becomes.
+// file has the fields of a tokenizer.json that affect encoding.
 type file struct {
 	AddedTokens []struct {
 		ID         int32  `json:"id"`
@@ -33,22 +33,20 @@ type file struct {
 		Suffix       string           `json:"end_of_word_suffix"`
 		IgnoreMerges bool             `json:"ignore_merges"`
 		Vocab        map[string]int32 `json:"vocab"`
-		Merges       []tokens         `json:"merges"`
+		Merges       []mergePair      `json:"merges"`
 	} `json:"model"`
 }
 
-// otherTokenizersAdvice is for WordPiece, Unigram, SentencePiece and others.
 const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and " +
 	"write them by numpy's tofile as uint16 or uint32, which the data set tokens reads"
 
-// step is a normalizer or a pre-tokenizer, or several in a row.
+// step is a normalizer or a pre-tokenizer, or a Sequence of them.
 type step struct {
-	Type          string `json:"type"`
-	Normalizers   []step `json:"normalizers"`
-	PreTokenizers []step `json:"pretokenizers"`
-	// these two are true where they are left out
-	AddPrefixSpace   *bool                           `json:"add_prefix_space"`
-	UseRegex         *bool                           `json:"use_regex"`
+	Type             string                          `json:"type"`
+	Normalizers      []step                          `json:"normalizers"`
+	PreTokenizers    []step                          `json:"pretokenizers"`
+	AddPrefixSpace   *bool                           `json:"add_prefix_space"` // nil is true
+	UseRegex         *bool                           `json:"use_regex"`        // nil is true
 	IndividualDigits bool                            `json:"individual_digits"`
 	Behavior         string                          `json:"behavior"`
 	Invert           bool                            `json:"invert"`
@@ -79,17 +77,11 @@ func parse(content []byte) (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	if err := t.normalise(f.Normalizer); err != nil {
-		return nil, err
-	}
-	if err := t.split(f.PreTokenizer); err != nil {
-		return nil, err
-	}
-	return t, t.indexTokens(m.Merges)
+	return t, cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.indexTokens(m.Merges))
 }
 
-// gpt2 is a tokenizer of a vocab.json and a merges.txt.
-func gpt2(v map[string]int32, merges []tokens) (*Tokenizer, error) {
+// gpt2 returns the tokenizer of a vocab.json and a merges.txt.
+func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
 	t := &Tokenizer{added: map[string]int32{}, byteLevel: true, model: model{vocabulary: v}}
 	const end = "<|endoftext|>"
 	if id, ok := v[end]; ok {
@@ -180,9 +172,9 @@ func (t *Tokenizer) split(s *step) error {
 	return nil
 }
 
-// indexTokens orders the tokens by number and the merges by rank.
-func (t *Tokenizer) indexTokens(merges []tokens) error {
-	const most = 1 << 20 // tokens; the largest vocabularies have a quarter of that
+// indexTokens fills the tables of tokens by number, merges, and added tokens.
+func (t *Tokenizer) indexTokens(merges []mergePair) error {
+	const most = 1 << 20 // tokens, four times the largest vocabularies
 	all := maps.Clone(t.model.vocabulary)
 	for token, id := range t.added {
 		if known, ok := all[token]; ok && known != id {
@@ -218,7 +210,7 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 		}
 		t.model.merges[[2]int32{ids[0], ids[1]}] = merge{rank, ids[2]}
 	}
-	// The longest of several that begin at the same place comes first.
+	// Of added tokens at the same position the longest matches.
 	byLength := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
 	var quoted []string
 	for _, token := range slices.SortedFunc(maps.Keys(t.added), byLength) {
@@ -230,10 +222,10 @@ func (t *Tokenizer) indexTokens(merges []tokens) error {
 	return nil
 }
 
-// tokens are the two tokens of a merge: ["a", "b"], or "a b" in older files.
-type tokens [2]string
+// mergePair is the two tokens of a merge: ["a", "b"], or "a b" in older files.
+type mergePair [2]string
 
-func (p *tokens) UnmarshalJSON(content []byte) (err error) {
+func (p *mergePair) UnmarshalJSON(content []byte) (err error) {
 	var both []string
 	if content[0] == '"' {
 		var text string
@@ -248,16 +240,16 @@ func (p *tokens) UnmarshalJSON(content []byte) (err error) {
 	return p.set(both)
 }
 
-func (p *tokens) set(both []string) error {
+func (p *mergePair) set(both []string) error {
 	if len(both) != 2 || both[0] == "" || both[1] == "" {
 		return fmt.Errorf("the merge %.60q; want two tokens with a space between", both)
 	}
-	*p = tokens(both)
+	*p = mergePair(both)
 	return nil
 }
 
-// parseMerges reads a merge of each line, after a first line that may begin with #version.
-func parseMerges(content []byte) (all []tokens, err error) {
+// parseMerges reads a merge from each line but a first line that begins with #version.
+func parseMerges(content []byte) (all []mergePair, err error) {
 	number := 0
 	for line := range strings.Lines(string(content)) {
 		number++
@@ -265,7 +257,7 @@ func parseMerges(content []byte) (all []tokens, err error) {
 		if line == "" || number == 1 && strings.HasPrefix(line, "#version") {
 			continue
 		}
-		var both tokens
+		var both mergePair
 		if err := both.set(strings.Split(line, " ")); err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
@@ -274,7 +266,7 @@ func parseMerges(content []byte) (all []tokens, err error) {
 	return all, nil
 }
 
-// unmarshal reads JSON and refuses a name that appears twice. Errors say the line.
+// unmarshal decodes JSON and refuses duplicate names. Errors have the line.
 func unmarshal(content []byte, v any) error {
 	err := json.Unmarshal(content, v)
 	var syntax *jsontext.SyntacticError

@@ -7,26 +7,26 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// gpt2Pattern is what GPT-2 splits text by; contractions, words, numbers, the rest, and spaces.
+// gpt2Pattern is GPT-2's: contractions, words, numbers, other characters, and spaces.
 const gpt2Pattern = `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// split cuts a text where a pattern matches. Go's own regexp cannot look ahead. These patterns
-// do, to give the last of several spaces to the next word.
+// split splits a text into the matches of a pattern and the gaps between them. Patterns look ahead to give
+// the last of several spaces to the next word, which Go's regexp cannot do.
 type split struct {
 	pattern       *regexp2.Regexp
-	matches, gaps bool // which of the two become pieces
-	window        int  // bytes that are searched at a time at first; 0 is all
+	matches, gaps bool // whether matches and gaps become pieces
+	window        int  // bytes searched at first; 0 is all
 }
 
-// Of a longer text a window is searched at a time, as searching takes four bytes a character and
-// more. A match is taken if it ends well before the window does, so that the window has the text that
-// the pattern looks ahead at. Searching the whole text would find the same match.
+// A long text is searched one window at a time, because a search takes four or more bytes of memory a
+// character. A match is accepted only if it ends far enough before the end of the window for the
+// pattern to look ahead. So the matches are those of the whole text.
 const (
 	usualWindow = 1 << 20
 	lookahead   = 1 << 8
 )
 
-// looksBack finds in a pattern what depends on text before the place where a search begins.
+// looksBack matches patterns that depend on text before the start of a search.
 var looksBack = regexp.MustCompile(`\(\?<[=!]|\\[bBAG]|(^|[^\[\\])\^`)
 
 func newSplit(pattern string, matches, gaps bool) (split, error) {
@@ -38,8 +38,7 @@ func newSplit(pattern string, matches, gaps bool) (split, error) {
 	return s, err
 }
 
-// each calls yield with each piece of the text and the byte where it begins, in order, until yield
-// returns an error.
+// each calls yield with each piece and its offset in the text, until yield returns an error.
 func (s split) each(text string, yield func(piece string, at int) error) error {
 	give := func(from, to int, wanted bool) (err error) {
 		if from < to && wanted {
@@ -76,7 +75,7 @@ func (s split) each(text string, yield func(piece string, at int) error) error {
 		case end == len(text):
 			return give(taken, end, s.gaps)
 		case taken == done:
-			size *= 2 // a match, or a gap, that is longer than the window
+			size *= 2 // a match or a gap is longer than the window
 		default:
 			done, size = taken, s.window
 		}

@@ -14,25 +14,23 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Tokenizer is a vocabulary and the rules by which a text becomes its tokens. It does not change, so
-// that several goroutines may use it. Open makes one.
+// Tokenizer encodes and decodes text. It is safe for concurrent use. Open makes one.
 type Tokenizer struct {
 	added      map[string]int32
-	anyAdded   *regexp.Regexp // nil without added tokens
-	form       *norm.Form     // that text is brought into; nil leaves it as it is
-	spaceFirst bool           // a text that begins with no space gets one
+	anyAdded   *regexp.Regexp // matches added tokens; nil without any
+	form       *norm.Form     // Unicode normalisation; may be nil
+	spaceFirst bool           // text gets a leading space if it has none
 	splits     []split
 	byteLevel  bool // bytes become characters of the byte alphabet
 	model      model
 	tokens     []string // by number; "" for a number without a token
 }
 
-// Len is one more than the greatest number of a token: the rows that a model's embedding needs.
+// Len returns the greatest number of a token plus 1, the number of rows of a model's embedding.
 func (t *Tokenizer) Len() int { return len(t.tokens) }
 
-// Encode returns the numbers of the text's tokens. It adds no special tokens.
-// The error says the line and the column, from 1, of a byte that is not UTF-8, or of a piece with a
-// character that the vocabulary lacks: a token for the unknown is not used.
+// Encode returns the numbers of the text's tokens, without special tokens. It returns an error, with line
+// and column, for a byte that is not UTF-8 and a character that is not in the vocabulary.
 func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 	err = t.EncodeParts(text, func(part []int32, _ int) error {
 		ids = append(ids, part...)
@@ -41,9 +39,8 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 	return ids, err
 }
 
-// EncodeParts is Encode in parts: yield is given the tokens in order, some thousands at a time, with the
-// approximate number of bytes that are done. The slice is yield's until it returns;
-// an error that it returns ends the encoding, and is returned.
+// EncodeParts is Encode in parts. It calls yield with some thousands of tokens at a time, and the
+// approximate number of bytes encoded. yield must not keep the slice. EncodeParts returns yield's error.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
 	if !utf8.Valid(text) {
 		at := 0
@@ -70,8 +67,8 @@ func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) e
 	return yield(e.ids, len(whole))
 }
 
-// Decode returns the text of tokens: the encoded text, except for normalisation, and a space in
-// front. The error names a number that is no token's.
+// Decode returns the text of tokens: the encoded text after normalisation, perhaps with a leading space. It
+// returns an error for an unknown number.
 func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	var out bytes.Buffer
 	for i, id := range ids {
@@ -90,17 +87,17 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// encoder is an Encode under way.
+// encoder is the state of an EncodeParts.
 type encoder struct {
 	*Tokenizer
-	ids   []int32 // that yield was not given yet
+	ids   []int32 // not yet yielded
 	yield func(ids []int32, done int) error
-	known map[string][]int32 // tokens of pieces that were met before
+	known map[string][]int32 // tokens of earlier pieces
 }
 
 const (
-	mostKnown = 1 << 16 // pieces that an encoder remembers: frequent words come early
-	partSize  = 1 << 14 // tokens that yield is given at a time, about
+	mostKnown = 1 << 16 // pieces in encoder.known
+	partSize  = 1 << 14 // approximate number of tokens yielded at a time
 )
 
 // segment encodes the text between two added tokens.
@@ -123,11 +120,11 @@ func (e *encoder) segment(whole string, from, to int) error {
 			if e.byteLevel {
 				word = toByteLevel(piece)
 			}
-			var lacking rune
-			if ids, lacking = e.model.encode(word); lacking >= 0 {
+			var missing rune
+			if ids, missing = e.model.encode(word); missing >= 0 {
 				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; "+
 					"want a text without it, or a tokenizer that was made for such text",
-					place(whole[:from]+text[space:max(space, at)]), piece, lacking, lacking)
+					place(whole[:from]+text[space:max(space, at)]), piece, missing, missing)
 			}
 			if len(e.known) < mostKnown {
 				e.known[piece] = ids
@@ -136,13 +133,13 @@ func (e *encoder) segment(whole string, from, to int) error {
 		if e.ids = append(e.ids, ids...); len(e.ids) < partSize {
 			return nil
 		}
-		err := e.yield(e.ids, from+min(at, to-from)) // normalising may have made the text longer
+		err := e.yield(e.ids, from+min(at, to-from)) // normalised text may be longer
 		e.ids = e.ids[:0]
 		return err
 	})
 }
 
-// pieces yields the pieces of a text that begins at byte at of its segment.
+// pieces yields the pieces of a text. at is its offset in the segment.
 func (e *encoder) pieces(text string, at int, splits []split, yield func(piece string, at int) error) error {
 	if len(splits) == 0 {
 		return yield(text, at)
@@ -152,31 +149,29 @@ func (e *encoder) pieces(text string, at int, splits []split, yield func(piece s
 	})
 }
 
-// place says where a text ends.
+// place describes the position after a text.
 func place(before string) string {
 	line := strings.LastIndexByte(before, '\n') + 1
 	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"),
 		1+utf8.RuneCountInString(before[line:]))
 }
 
-// Sum returns the SHA-256 of the vocabulary and the merges as 64 hexadecimal digits: the tokens by their
-// numbers, and the merges in their order. It is the same for a tokenizer.json and for the vocab.json and
-// merges.txt of the same tokenizer. How text is split and normalised is not in it.
+// Sum returns the SHA-256, in hex, of the tokens by number and the merges in order. It does not depend on
+// the format of the files, and does not cover splitting and normalisation.
 func (t *Tokenizer) Sum() string {
 	h := sha256.New()
 	for id, token := range t.tokens {
 		fmt.Fprintf(h, "%d %q\n", id, token)
 	}
-	merges := t.model.merges
-	byRank := func(a, b [2]int32) int { return merges[a].rank - merges[b].rank }
-	for _, pair := range slices.SortedFunc(maps.Keys(merges), byRank) {
+	byRank := func(a, b [2]int32) int { return t.model.merges[a].rank - t.model.merges[b].rank }
+	for _, pair := range slices.SortedFunc(maps.Keys(t.model.merges), byRank) {
 		fmt.Fprintf(h, "%d %d\n", pair[0], pair[1])
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// The byte alphabet of GPT-2 has a visible character for each byte. Bytes that are visible in Latin-1
-// stand for themselves. The others are U+0100 and up, so that a space is Ġ.
+// GPT-2's byte alphabet has a visible character for each byte: the same character if it is visible in
+// Latin-1, otherwise one from U+0100 on. A space is Ġ.
 var (
 	charOf [256]rune
 	byteOf = map[rune]byte{}
@@ -194,7 +189,7 @@ func init() {
 	}
 }
 
-// toByteLevel writes each byte of a text as its character.
+// toByteLevel replaces each byte by its character.
 func toByteLevel(text string) string {
 	var out strings.Builder
 	for i := range len(text) {
@@ -203,7 +198,7 @@ func toByteLevel(text string) string {
 	return out.String()
 }
 
-// fromByteLevel is the bytes of a token; characters of no byte stand for themselves.
+// fromByteLevel returns the bytes of a token. It keeps characters outside the byte alphabet.
 func fromByteLevel(token string) (out []byte) {
 	for _, r := range token {
 		if b, ok := byteOf[r]; ok {

@@ -11,8 +11,7 @@ import (
 	"penstock.example/group"
 )
 
-// DisagreementError lists the facts for which ranks have other values than rank 0, such as
-// "rank 2 has --seed 7, rank 0 has 8".
+// DisagreementError lists the facts that differ from rank 0's: "rank 2 has --seed 7, rank 0 has 8".
 type DisagreementError struct {
 	Differences []string
 }
@@ -22,9 +21,8 @@ func (e *DisagreementError) Error() string {
 		"; start all with the same program, command line and data"
 }
 
-// Agree returns nil if all members of a group have the same facts, and a *DisagreementError on every
-// member otherwise. A fact has a name as the user knows it, such as "--seed", and a value as he wrote it. All
-// members call Agree, in the order of their other collective calls. It blocks until they have.
+// Agree compares facts by name, such as "--seed", between the members of a group. If they differ it
+// returns a *DisagreementError on every member. Agree is collective and blocks until all have called it.
 func Agree(ctx context.Context, g *group.Group, facts map[string]string) error {
 	all, err := group.Meet(ctx, g, "facts of the run", facts, nil)
 	if err != nil {
@@ -38,7 +36,7 @@ func Agree(ctx context.Context, g *group.Group, facts map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		first := all[0][name]
 		rank := slices.IndexFunc(all, func(facts map[string]string) bool { return facts[name] != first })
-		if rank > 0 { // one rank of each fact will do
+		if rank > 0 {
 			differences = append(differences, fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, name,
 				cmp.Or(all[rank][name], "none"), cmp.Or(first, "none")))
 		}

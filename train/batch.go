@@ -8,8 +8,7 @@ import (
 	"penstock.example/torch"
 )
 
-// tensorOf copies an array to the context's device. It panics with *torch.Error if the device has
-// not enough memory.
+// tensorOf copies an array to the context's device. If memory runs out it panics with *torch.Error.
 func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 	switch a.Kind {
 	case data.Float32:
@@ -31,22 +30,26 @@ func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	return out, set.Fill(&out, indices)
 }
 
-// besideStages is the number of threads of work outside of a pipe's workers. OpenMP starts threads for
-// each OS thread, and with more threads than cores all of them sleep between operators.
-const besideStages = 1
+// newCtx returns a context for work outside the pipe's workers. It has one thread: OpenMP starts threads
+// for each OS thread, and if there are more threads than cores, all sleep between operators.
+func newCtx(d torch.Device) *torch.Ctx { return torch.NewCtx(torch.Options{Device: d, Threads: 1}) }
 
-// place makes a batch's tensors, for b, on the first and the last device. Call free in any case: it
-// frees them.
-func (l *Loop) place(b *pipe.Batch, batch data.Batch) (free func(), err error) {
-	stages := l.Pipe.Stages()
-	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
-	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: besideStages})
-	err = torch.Try(func() {
+// endContexts returns contexts on the devices of the first and the last stage. The caller calls free.
+func endContexts(p *pipe.Pipe) (first, last *torch.Ctx, free func()) {
+	stages := p.Stages()
+	first, last = newCtx(stages[0].Device), newCtx(stages[len(stages)-1].Device)
+	return first, last, func() {
+		first.Close()
+		last.Close()
+	}
+}
+
+// placeBatch sets the input and the target of b to a batch's tensors, on the first and the last device.
+// The caller calls free, after an error as well.
+func (l *Loop) placeBatch(b *pipe.Batch, batch data.Batch) (free func(), err error) {
+	first, last, free := endContexts(l.Pipe)
+	return free, torch.Try(func() {
 		b.Input = pipe.Rows(tensorOf(first, batch.Input))
 		b.Target = pipe.Rows(tensorOf(last, batch.Target))
 	})
-	return func() {
-		first.Close()
-		last.Close()
-	}, err
 }

@@ -15,44 +15,44 @@ import (
 	"penstock.example/torch"
 )
 
-// EvaluateConfig says how a set is gone through.
+// EvaluateConfig configures Evaluate and Predict.
 type EvaluateConfig struct {
-	Batch int     // samples that are run at once
-	Loss  nn.Loss // nil is none
-	// OnBatch is told after each batch how many samples are done, of how many. Nil is nobody.
+	Batch int     // samples run at once
+	Loss  nn.Loss // may be nil
+	// OnBatch is called after each batch with the number of samples done and the total. It may be nil.
 	OnBatch func(done, all int)
 }
 
-// Evaluation is how well a model does on a set.
+// Evaluation holds a model's scores on a set.
 type Evaluation struct {
 	Samples int `json:"samples"`
-	// Loss is the mean over the samples, or the sum where the loss is one (nn.Loss). It is computed
+	// Loss is the mean over the samples, or the sum if the loss is a sum (nn.Loss). It is computed
 	// for each micro-batch, as in training. Nil without EvaluateConfig.Loss.
 	Loss *float64 `json:"loss,omitempty"`
-	// Accuracy is the share of targets, from 0 to 1, that the model finds most likely: of labels for
-	// outputs [n, classes], of every position for [n, classes, positions]. Nil for regression.
+	// Accuracy is the share of targets, from 0 to 1, that the model finds most likely. A target is a
+	// label for outputs [n, classes], a position for [n, classes, positions]. Nil for regression.
 	Accuracy *float64 `json:"accuracy,omitempty"`
-	// MSE is the mean of (output - target)^2 over all numbers of the targets, which are Float32 and
-	// shaped as the outputs. Nil but for regression (data.Regression).
+	// MSE is the mean of (output - target)^2 over all numbers of the targets, which have type Float32
+	// and the outputs' shape. Nil except for regression (data.Regression).
 	MSE *float64 `json:"mse,omitempty"`
 }
 
-// Evaluate runs the pipe's model in evaluation mode on a set; it does not change. Its results depend on
-// Batch, and on the pipe's Chunks and Threads, in their last bits, and on neither stages nor devices.
-// If ctx ends first the error is ctx's. In a group all members call it, and get the same.
+// Evaluate runs the pipe's model on a set in evaluation mode and leaves the model unchanged. The last bits
+// of the results depend on Batch and the pipe's Chunks and Threads, but not on stages or devices. If ctx
+// ends first the error is ctx's. Evaluate is collective, and all members get the same result.
 func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
 	error) {
-	var all struct{ Score, Loss float64 } // a loss that is a mean counts once for each row
-	score, regression := right, set.Info().Task() == data.Regression
+	var all struct{ Score, Loss float64 } // sums over the samples
+	score, regression := correctTargets, set.Info().Task() == data.Regression
 	if regression {
-		score = squares
+		score = squaredErrors
 	}
 	err := forEach(ctx, "Evaluate", p, set, config,
 		func(c *torch.Ctx, _ int, batch data.Batch, output *torch.Tensor) error {
 			target := tensorOf(c, batch.Target)
 			all.Score += score(c, output, target)
 			if config.Loss != nil {
-				all.Loss += lossOf(c, p, config.Loss, output, target)
+				all.Loss += sumLoss(c, p.Config().Chunks, config.Loss, output, target)
 			}
 			return nil
 		})
@@ -64,7 +64,7 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 		return Evaluation{}, fmt.Errorf("train: evaluating: %w", err)
 	}
 	e, mean, loss := Evaluation{Samples: set.Len()}, 0.0, 0.0
-	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // each replica evaluates the whole set
+	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // every replica evaluates all samples
 		mean, loss = mean+s.Score, loss+s.Loss
 	}
 	mean /= float64(set.Len() * set.Info().Target.Size())
@@ -82,26 +82,22 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	return e, nil
 }
 
-func right(c *torch.Ctx, output, target *torch.Tensor) float64 {
+func correctTargets(c *torch.Ctx, output, target *torch.Tensor) float64 {
 	return float64(torch.Item[int64](c.Sum(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target))))
 }
 
-// squares is the sum of squared differences.
-func squares(c *torch.Ctx, output, target *torch.Tensor) float64 {
+func squaredErrors(c *torch.Ctx, output, target *torch.Tensor) float64 {
 	return float64(torch.Item[float32](c.Op("aten::mse_loss", output, target, torch.ReduceSum)))
 }
 
-// lossOf is the loss of a batch's rows, a mean times their number. The rows are taken as micro-batches
-// are, so that no more memory is needed than for one of them in training.
-func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tensor) (sum float64) {
+// sumLoss returns the loss summed over a batch's rows. It takes one micro-batch at a time, so it needs no
+// more memory than the loss in training.
+func sumLoss(c *torch.Ctx, chunks int, loss nn.Loss, output, target *torch.Tensor) (sum float64) {
 	rows := output.Shape()[0]
-	n := min(int64(max(p.Config().Chunks, 1)), rows)
-	for i, start := int64(0), int64(0); i < n; i++ {
-		length := rows / n
-		if i < rows%n { // the first are the longer ones
-			length++
-		}
-		mark := c.Mark()
+	n := min(int64(max(chunks, 1)), rows)
+	for i := range n {
+		start, end := i*(rows/n)+min(i, rows%n), (i+1)*(rows/n)+min(i+1, rows%n)
+		mark, length := c.Mark(), end-start
 		y, want := c.Narrow(output, 0, start, length), c.Narrow(target, 0, start, length)
 		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss, []*torch.Tensor{y}, []*torch.Tensor{want})
 		value := float64(torch.Item[float32](c.To(x, torch.Float32)))
@@ -110,19 +106,18 @@ func lossOf(c *torch.Ctx, p *pipe.Pipe, loss nn.Loss, output, target *torch.Tens
 		}
 		sum += value
 		c.Release(mark)
-		start += length
 	}
 	return sum
 }
 
-// evaluated is called for a batch that begins at a sample with what the model gives, in the process of the
-// last stage. What it makes on c lives until it returns.
-type evaluated func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error
+// batchFunc handles the model's output for the batch that begins with sample first. It is called in the
+// process of the last stage. Tensors that it makes on c are freed when it returns.
+type batchFunc func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error
 
-// forEach runs a set through a model in evaluation mode, in its order.
-func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
-	f evaluated) error {
-	if err := arg.AtLeast("train: "+name, "Batch", config.Batch, 1); err != nil {
+// forEach runs the batches of a set through a model in evaluation mode, in order, and calls f for each.
+func forEach(ctx context.Context, caller string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
+	f batchFunc) error {
+	if err := arg.AtLeast("train: "+caller, "Batch", config.Batch, 1); err != nil {
 		return err
 	}
 	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: config.Batch, Prefetch: 1})
@@ -138,9 +133,9 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 			return nil
 		}
 		if err != nil {
-			return cmp.Or(errors.Unwrap(err), err) // without the loader's epoch, of which there is one
+			return cmp.Or(errors.Unwrap(err), err) // drops the loader's epoch, which is always the first
 		}
-		if err := runBatch(ctx, p, first, batch, f); err != nil {
+		if err := inferBatch(ctx, p, first, batch, f); err != nil {
 			return fmt.Errorf("train: evaluating: %w", err)
 		}
 		if first += batch.Rows; config.OnBatch != nil {
@@ -149,7 +144,7 @@ func forEach(ctx context.Context, name string, p *pipe.Pipe, set data.Dataset, c
 	}
 }
 
-// trimLimited gives back what devices with a limit keep for reuse, as evaluations and steps want other sizes.
+// trimLimited frees the cached memory of devices with a limit: evaluation and training need other sizes.
 func trimLimited(p *pipe.Pipe) {
 	for i, d := range p.Devices() {
 		if p.DeviceHere(i) && d.Memory().Limit > 0 {
@@ -158,12 +153,9 @@ func trimLimited(p *pipe.Pipe) {
 	}
 }
 
-func runBatch(ctx context.Context, p *pipe.Pipe, at int, batch data.Batch, f evaluated) error {
-	stages := p.Stages()
-	first := torch.NewCtx(torch.Options{Device: stages[0].Device, Threads: besideStages})
-	defer first.Close()
-	last := torch.NewCtx(torch.Options{Device: stages[len(stages)-1].Device, Threads: besideStages})
-	defer last.Close()
+func inferBatch(ctx context.Context, p *pipe.Pipe, sample int, batch data.Batch, f batchFunc) error {
+	first, last, free := endContexts(p)
+	defer free()
 	var input *torch.Tensor
 	if err := torch.Try(func() { input = tensorOf(first, batch.Input) }); err != nil {
 		return err
@@ -172,15 +164,15 @@ func runBatch(ctx context.Context, p *pipe.Pipe, at int, batch data.Batch, f eva
 	if err != nil {
 		return err
 	}
-	if !stages[len(stages)-1].Here {
+	if stages := p.Stages(); !stages[len(stages)-1].Here {
 		return nil
 	}
 	for _, y := range result.Output {
 		last.Adopt(y)
 	}
 	if n := len(result.Output); n != 1 {
-		return fmt.Errorf("the model gives a tuple of %d; what is evaluated is one tensor", n)
+		return fmt.Errorf("the model's output is a tuple of %d; want one tensor", n)
 	}
-	tried := torch.Try(func() { err = f(last, at, batch, result.Output[0]) })
+	tried := torch.Try(func() { err = f(last, sample, batch, result.Output[0]) })
 	return cmp.Or(tried, err)
 }

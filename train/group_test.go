@@ -371,7 +371,7 @@ func TestNotShared(t *testing.T) {
 		_, err := m.store().Lock()
 		return err
 	}) {
-		if err == nil || !strings.Contains(err.Error(), "rank 1 does not see what") {
+		if err == nil || !strings.Contains(err.Error(), "rank 1 does not see rank 0") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 		if left := names(t, all[rank].dir); len(left) > 0 {

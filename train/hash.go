@@ -18,29 +18,27 @@ import (
 	"penstock.example/torch"
 )
 
-// ParamsSHA256 is the SHA-256, in hex, of every parameter and buffer of a model: equal hashes are
-// equal bits under equal names. It does not depend on how the model is cut. The hash is over the
-// tensors in the order of their names, compared as bytes, one after the other, each as
+// ParamsSHA256 returns the SHA-256, in hex, of all parameters and buffers of a model. It does not depend
+// on the cut. The hash covers the tensors sorted by the bytes of their names, each as
 //
 //	the name in UTF-8, and a byte 0
 //	the number of dimensions, then each dimension, as int64, little-endian
 //	the elements, little-endian, row-major
 //
-// Each parameter exists in at least one process of the group; nil is this process alone. The model must not
-// be trained meanwhile. It is collective, and all members get the hash. No parameter is sent: the members add
-// theirs in turn to the state of the hash. A MiB at a time is copied out.
+// It is collective, and all members get the hash; a nil group is this process alone. No step may run
+// meanwhile. Parameters are not sent between processes, and 1 MiB is copied from a device at a time.
 func ParamsSHA256(g *group.Group, model nn.Module) (string, error) {
-	params := byName(nn.State(model))
-	owners, err := owners(g, params)
+	params := sortedByName(nn.State(model))
+	owners, err := paramOwners(g, params)
 	if err != nil {
 		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
 	}
-	h := sha256.New()
+	h := sha256.New() // its state goes from owner to owner
 	for at := 0; at < len(params); {
 		owner, first := owners[at], at
 		for ; at < len(params) && owners[at] == owner; at++ {
 			if owner == g.Rank() && err == nil {
-				err = addTo(h, params[at])
+				err = hashParam(h, params[at])
 			}
 		}
 		state, _ := h.(encoding.BinaryMarshaler).MarshalBinary()
@@ -56,8 +54,7 @@ func ParamsSHA256(g *group.Group, model nn.Module) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// addTo adds a parameter to a hash.
-func addTo(h hash.Hash, p nn.NamedParam) error {
+func hashParam(h hash.Hash, p nn.NamedParam) error {
 	io.WriteString(h, p.Name)
 	h.Write([]byte{0})
 	shape := binary.LittleEndian.AppendUint64(nil, uint64(len(p.Shape())))
@@ -68,15 +65,14 @@ func addTo(h hash.Hash, p nn.NamedParam) error {
 	return torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil })
 }
 
-// byName returns the parameters in the order of their names.
-func byName(params []nn.NamedParam) []nn.NamedParam {
+func sortedByName(params []nn.NamedParam) []nn.NamedParam {
 	return slices.SortedFunc(slices.Values(params),
 		func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Fingerprint tells data sets apart, for the settings of Recipe.Data. It is a hash of the set's
-// description, its length, and sixteen samples spread over it. It detects another file, another
-// window or another order. Equal fingerprints do not prove equal sets.
+// Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over it, for
+// the settings of Recipe.Data. It tells apart other files, windows and orders of samples. Equal
+// fingerprints do not prove equal sets.
 func Fingerprint(set data.Dataset) (string, error) {
 	const samples = 16
 	var indices []int

@@ -18,62 +18,55 @@ import (
 	"penstock.example/schedule"
 )
 
-// Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are needed and stay the caller's;
-// zero values of the rest are defaults. A Loop is for one goroutine.
+// Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are required and stay the caller's. The
+// other fields may be zero. A Loop is for one goroutine.
 type Loop struct {
 	Pipe      *pipe.Pipe
 	Optimizer optim.Optimizer
 	Loss      nn.Loss
 	Loader    *data.Loader
 
-	// LRSchedule gives the learning rate of each step, counted from 0. Nil leaves the optimizer's as
-	// it is.
-	LRSchedule optim.Schedule
-	// ClipNorm is the greatest norm that the gradients of all stages together may have; larger ones
-	// are scaled down to it. 0 is no limit.
-	ClipNorm float64
+	LRSchedule optim.Schedule // learning rate by step, counted from 0; nil keeps the optimizer's
+	ClipNorm   float64        // limits the norm of all stages' gradients together; 0 is no limit
 
-	// Scaler chooses the factor of the loss, for forwards in float16 (torch.AutocastFloat16). A step whose
-	// gradients are not finite updates nothing, and counts. Nil is none. Run updates it.
+	// Scaler scales the loss for forwards in float16 (torch.AutocastFloat16). A step whose gradients are
+	// not finite changes no parameter, but counts as a step. Run updates the Scaler. It may be nil.
 	Scaler *optim.Scaler
 
-	// Accumulate is the number of batches of an update; 0 is 1. Their gradients are added up. A step is
-	// all of them: a mean counts all rows, LRSchedule and Steps count updates. The last update of an
-	// epoch takes the batches that are left. Each batch runs in the memory that it takes alone.
+	// Accumulate is the number of batches in a step; 0 is 1. Their gradients are added up for one update.
+	// A mean loss is over all their rows. The last step of an epoch may have fewer batches. A step needs
+	// no more memory than its largest batch.
 	//
-	// If Chunks divides the rows of every batch, parameters and running statistics are those of one
-	// large batch with Accumulate times as many Chunks, to the bit. Deferred batch norm and replicas are
-	// exceptions, and the last digits of the loss may differ.
+	// If Chunks divides the rows of every batch, parameters and running statistics are equal, to the bit,
+	// to a run with one large batch and Accumulate times as many Chunks. The loss may differ in its last
+	// digits. Deferred batch norm and replicas are exceptions.
 	Accumulate int
 
-	// Steps and Epochs are the steps and epochs after which the run ends, whichever comes first. They
-	// include those before a resumed run began. 0 is no limit.
+	// The run ends after Steps or Epochs, whichever comes first. Both include the time before a resume.
+	// 0 is no limit.
 	Steps  int64
 	Epochs int
 
-	// Validation is evaluated at the end of each epoch, before OnEpoch, and where Steps ends the run. Nil is
-	// none.
-	Validation *Validation
+	Validation *Validation // may be nil
 
-	// Best is the best validation so far, nil before the first, and Step the number of steps taken. Run
-	// updates them. A resumed run begins with the checkpoint's Best, Step and Scaler.
+	// Best is the best validation so far, nil before the first. Step is the number of steps taken. Run
+	// updates both. A resumed run starts with the checkpoint's Best, Step and Scaler.
 	Best *Best
 	Step int64
 
-	// OnStep is called in order after each step, OnEpoch after the last step of each epoch, before
-	// the first of the next. Their error ends the run. Between steps nothing runs: a hook may save,
-	// evaluate, and read memory.
+	// OnStep is called in order after each step, OnEpoch after the last step of each epoch. An error ends
+	// the run. No step runs meanwhile, so a hook may save, evaluate and read memory.
 	OnStep  []Hook
 	OnEpoch func(epoch int) error
 
-	batches []data.Batch  // of the step that is read, runs, or has failed and is to be taken again
-	from    data.Position // of the first of them
+	batches []data.Batch  // of the current step, or of a failed step that Run will repeat
+	from    data.Position // of the first of batches
 }
 
-// Hook is told of a step that was taken.
+// Hook is called after a step.
 type Hook func(StepInfo) error
 
-// Every calls f at every n-th step.
+// Every returns a Hook that calls f at every n-th step.
 func Every(n int64, f Hook) Hook {
 	return func(s StepInfo) error {
 		if s.Step%n != 0 {
@@ -91,33 +84,31 @@ type StepInfo struct {
 	LR               float64
 	GradNorm         float64 // before clipping; 0 without ClipNorm
 	Samples          int
-	Duration         time.Duration // from asking for the batches to the end of the update
+	Duration         time.Duration // including the wait for the batches
 	SamplesPerSecond float64
-	// Peak is the most bytes live during the step, by device, in the order of Pipe.Devices
-	Peak     []int64
-	Timeline *schedule.Timeline // when the pipe records, of the last batch
+	Peak             []int64            // peak of live bytes on each of Pipe.Devices
+	Timeline         *schedule.Timeline // of the last batch, if the pipe records
 }
 
-// Result says how a run ended.
+// Result tells how a run ended.
 type Result struct {
 	Step        int64
 	Interrupted bool // by the context, before Steps and Epochs
 	Stopped     bool // by Validation.Patience
 }
 
-// ErrDiverged ends a run whose loss is not a finite number. The step that gave it changes no
-// parameter.
+// ErrDiverged ends a run before its next update if the loss is not a finite number.
 var ErrDiverged = errors.New("the loss is not a finite number; lower the learning rate or clip the gradients")
 
-// StepError is the failure of a step. The step, counted from 1, was not taken: model and optimizer
-// are as before it, to the bit, and can be saved.
+// StepError is the failure of a step, counted from 1. Unless Half is true, model and optimizer are as
+// before the step, to the bit, and can be saved.
 type StepError struct {
 	Step int64
 	Err  error
 }
 
-// Half reports whether the update broke off after some parameters had changed
-// (pipe.UpdateError.Half). Model and optimizer are then in no state to save or to go on from.
+// Half reports whether the update failed after some parameters had changed (pipe.UpdateError.Half).
+// Model and optimizer are then unusable.
 func (e *StepError) Half() bool {
 	var update *pipe.UpdateError
 	return errors.As(e.Err, &update) && update.Half
@@ -127,8 +118,8 @@ func (e *StepError) Error() string { return fmt.Sprintf("train: step %d: %v", e.
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// Progress is where the run stands, for Store.Save. After a failed step it is before that step's
-// batches. Do not call it during a step.
+// Progress returns the state of the run for Store.Save. After a failed step its position is before that
+// step's batches. Do not call it during a step.
 func (l *Loop) Progress() Progress {
 	p := Progress{Step: l.Step, Position: l.position(), Best: l.Best}
 	if l.Scaler != nil {
@@ -144,9 +135,9 @@ func (l *Loop) position() data.Position {
 	return l.Loader.Position()
 }
 
-// next returns the batches of the next step: a failed step's again, or the loader's next. After an error
-// the batches that were read are kept.
-func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
+// stepBatches returns the batches of a failed step, or reads those of the next. If it fails, the next call
+// continues with the batches that were read.
+func (l *Loop) stepBatches(ctx context.Context) ([]data.Batch, error) {
 	for {
 		at, n := l.Loader.Position(), len(l.batches)
 		if n >= max(l.Accumulate, 1) || n > 0 && at.Batch == l.Loader.Batches() {
@@ -163,18 +154,17 @@ func (l *Loop) next(ctx context.Context) ([]data.Batch, error) {
 	}
 }
 
-// Run takes steps until Steps or Epochs are reached, Validation ends it, a step or a hook fails, or ctx
-// ends. In the last case the running step is finished, and Run returns a Result with Interrupted set and
-// no error. The failure of a step is a *StepError. The run is then as before that step, running
-// statistics included, unless StepError.Half is true. Run called again repeats the step with the same
-// batch, and ends with the bits of a run without failures. After any other error the run stands between
-// two steps as well. Run takes no step if Check fails.
+// Run takes steps until Steps, Epochs or Validation.Patience is reached, a step or a hook fails, or ctx
+// ends. If ctx ends, Run finishes the running step and returns a Result with Interrupted set and no error.
 //
-// With a pipe of several processes each of them has a Loop, and calls Run at the same step. When ctx
-// has ended in one of them, all end after the same step.
+// If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run repeats
+// the step with the same batches and ends with the bits of a run without failures. Run can also continue
+// after any other error. Run takes no step if Check fails.
 //
-// Every step leaves exactly as many bytes live on each device as the one before; gradients exist
-// only within a step.
+// In a group each process has a Loop and calls Run at the same step. If ctx ends in one process, all end
+// after the same step.
+//
+// Every step leaves the same number of live bytes on each device. Gradients exist only within a step.
 func (l *Loop) Run(ctx context.Context) (r Result, err error) {
 	if err = l.Check(); err == nil {
 		r, err = l.run(ctx)
@@ -187,8 +177,8 @@ func (l *Loop) Run(ctx context.Context) (r Result, err error) {
 }
 
 func (l *Loop) run(ctx context.Context) (Result, error) {
-	g, between := l.Pipe.Config().Group, ctx
-	if g != nil { // all end at the same step, and none before it
+	g, between, v := l.Pipe.Config().Group, ctx, l.Validation
+	if g != nil { // the members agree on the last step below
 		between = context.WithoutCancel(ctx)
 	}
 	for {
@@ -198,7 +188,7 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 			return Result{}, nil
 		case l.Steps > 0 && l.Step >= l.Steps:
 			return Result{}, l.failGroup("after the last step", l.validate(between, at))
-		case l.stopped():
+		case v != nil && v.Patience > 0 && l.Best != nil && l.Best.Since >= v.Patience:
 			return Result{Stopped: true}, nil
 		}
 		start := time.Now()
@@ -216,7 +206,7 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 			}
 			continue
 		}
-		batches, err := l.next(between)
+		batches, err := l.stepBatches(between)
 		if err != nil {
 			return Result{}, l.failGroup("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
@@ -236,8 +226,8 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 	}
 }
 
-// endEpoch validates, goes on to the next epoch, and calls OnEpoch. Until the validation is complete the run
-// stands at the epoch's end, so that the validation is neither lost nor done twice.
+// endEpoch validates, moves the loader to the next epoch, and calls OnEpoch. An interrupted validation
+// leaves the loader at the epoch's end, so the validation is repeated.
 func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
 	if err := l.validate(ctx, at); err != nil {
 		return err
@@ -251,7 +241,7 @@ func (l *Loop) endEpoch(ctx context.Context, at data.Position) error {
 	return l.OnEpoch(at.Epoch)
 }
 
-// takeStep takes one step. After an error running statistics are as before.
+// takeStep takes one step. If it fails it restores running statistics.
 func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInfo, err error) {
 	for _, d := range l.Pipe.Devices() {
 		d.ResetPeak()
@@ -270,13 +260,13 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	for _, b := range batches {
 		info.Samples += b.Rows
 	}
-	place := pipe.Batch{Step: l.Step, TotalRows: int64(info.Samples)}
+	b := pipe.Batch{Step: l.Step, TotalRows: int64(info.Samples)}
 	if l.Scaler != nil {
-		place.LossScale = l.Scaler.Factor()
+		b.LossScale = l.Scaler.Factor()
 	}
 	for i, batch := range batches {
-		place.Accumulate = i < len(batches)-1
-		result, err := l.gradients(ctx, batch, place)
+		b.Accumulate = i < len(batches)-1
+		result, err := l.computeGradients(ctx, batch, b)
 		if err != nil {
 			return info, err
 		}
@@ -284,7 +274,7 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 		if math.IsNaN(info.Loss) || math.IsInf(info.Loss, 0) {
 			return info, fmt.Errorf("loss %v: %w", info.Loss, ErrDiverged)
 		}
-		place.FirstMicroBatch += l.Pipe.MicroBatches(int64(batch.Rows))
+		b.FirstMicroBatch += l.Pipe.MicroBatches(int64(batch.Rows))
 	}
 	if info.GradNorm, err = l.update(ctx); err != nil {
 		return info, fmt.Errorf("updating the parameters: %w", err)
@@ -293,7 +283,7 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	return info, nil
 }
 
-// failGroup tells the other processes of a failure that they cannot know of, and returns it.
+// failGroup reports a failure of this process to the others, and returns it.
 func (l *Loop) failGroup(action string, err error) error {
 	if g := l.Pipe.Config().Group; g != nil && err != nil {
 		g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Action: action, Message: err.Error()})
@@ -301,8 +291,8 @@ func (l *Loop) failGroup(action string, err error) error {
 	return err
 }
 
-// update steps the optimizer on all stages. It returns the gradients' norm before clipping, or 0 if
-// they are not clipped, or not finite and dropped.
+// update steps the optimizer on all stages. It returns the gradients' norm before clipping. The norm is 0
+// without clipping, and if the Scaler skipped the update.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 	updated := true
 	switch {
@@ -313,16 +303,15 @@ func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 	default:
 		err = l.Pipe.Update(ctx, l.Optimizer)
 	}
-	if l.ClipNorm == 0 || !updated { // the norm is then no number
+	if l.ClipNorm == 0 || !updated { // after a skipped update the norm is not finite
 		norm = 0
 	}
 	return norm, err
 }
 
-// gradients runs a batch through the pipe, at its place in the step. The batch's tensors live on the
-// first and the last device, and are gone when it returns: the update finds their memory free.
-func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (pipe.Result, error) {
-	free, err := l.place(&b, batch)
+// computeGradients runs a batch forward and backward. Its tensors are freed before the update.
+func (l *Loop) computeGradients(ctx context.Context, batch data.Batch, b pipe.Batch) (pipe.Result, error) {
+	free, err := l.placeBatch(&b, batch)
 	defer free()
 	if err != nil {
 		return pipe.Result{}, l.failGroup("placing a batch", fmt.Errorf("placing the batch: %w", err))
@@ -330,12 +319,12 @@ func (l *Loop) gradients(ctx context.Context, batch data.Batch, b pipe.Batch) (p
 	return l.Pipe.Step(ctx, b, l.Loss)
 }
 
-// Check returns an error if Run would take no step: an epoch's last batch has fewer rows than there are
-// replicas, and Steps does not end the run before it.
+// Check returns an error if the run would reach a batch with fewer rows than replicas. Only an epoch's
+// last batch can be that small.
 func (l *Loop) Check() error {
-	each, rows := max(l.Accumulate, 1), l.Loader.LastBatch()
-	updates := int64((l.Loader.Batches() + each - 1) / each)
-	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.Steps > 0 && l.Steps < updates {
+	accumulate, rows := max(l.Accumulate, 1), l.Loader.LastBatch()
+	epochSteps := int64((l.Loader.Batches() + accumulate - 1) / accumulate)
+	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.Steps > 0 && l.Steps < epochSteps {
 		return nil
 	}
 	return &arg.ConfigError{Of: "train", Field: "Replicas", Value: l.Pipe.Config().Replicas,

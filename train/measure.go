@@ -17,20 +17,19 @@ import (
 	"penstock.example/torch"
 )
 
-// MeasureConfig describes the training for which layers are measured. Measurements vary, and so may what is
-// chosen by them.
+// MeasureConfig describes the training for which layers are measured. Measurements vary, and so do
+// choices based on them.
 type MeasureConfig struct {
-	Batch  int // rows
-	Chunks int // micro-batches; 0 is 1
-	// Profile has the device, and how the layers will be run. The Loss has no Target yet.
-	Profile profile.Config
-	// Group is the processes that train the model together. All call what takes the configuration. Rank 0
-	// measures for all. Nil is this process alone.
+	Batch   int            // rows
+	Chunks  int            // micro-batches; 0 is 1
+	Profile profile.Config // without a Target
+	// Group is the processes that train the model together; nil is this process alone. All members call
+	// the measuring function. Rank 0 measures and sends the result to the others.
 	Group *group.Group
 }
 
-// onFirstRows measures with a micro-batch of the first rows of a data set.
-func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set data.Dataset,
+// measureFirstRows calls measure on rank 0 with a micro-batch of the first rows of a data set.
+func measureFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set data.Dataset,
 	measure func(config profile.Config, input *torch.Tensor) (T, error)) (out T, err error) {
 	if err := cmp.Or(arg.AtLeast("train", "Samples", set.Len(), 1),
 		arg.AtLeast("train", "Batch", c.Batch, 1), arg.AtLeast("train", "Chunks", c.Chunks, 0)); err != nil {
@@ -43,7 +42,7 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 		return out, err
 	}
 	return group.FromFirst(ctx, c.Group, "train: "+what, func() (out T, err error) {
-		on := torch.NewCtx(torch.Options{Device: c.Profile.Device, Threads: besideStages})
+		on := newCtx(c.Profile.Device)
 		defer on.Close()
 		defer system.TrimProcess()
 		config := c.Profile
@@ -59,17 +58,17 @@ func onFirstRows[T any](ctx context.Context, c MeasureConfig, what string, set d
 	})
 }
 
-// Measure measures the layers of a model, which need not be materialised, with a micro-batch of the
-// first rows of a data set.
+// Measure measures the layers of a model with a micro-batch of the first rows of a data set. The model
+// need not be materialised.
 func Measure(ctx context.Context, model *nn.Sequential, set data.Dataset,
 	config MeasureConfig) (profile.Profile, error) {
-	return onFirstRows(ctx, config, "timing layers", set,
+	return measureFirstRows(ctx, config, "timing layers", set,
 		func(c profile.Config, input *torch.Tensor) (profile.Profile, error) {
 			return profile.Measure(ctx, model, c, input)
 		})
 }
 
-// MadeUp is a data set of made-up samples, to measure with.
+// MadeUp returns a data set of random samples for measurements.
 func MadeUp(samples data.Info, rows int, seed uint64) data.Dataset {
 	return &madeUp{samples, rows, seed}
 }
@@ -83,7 +82,7 @@ type madeUp struct {
 func (m *madeUp) Len() int        { return m.rows }
 func (m *madeUp) Info() data.Info { return m.info }
 
-// Fill makes up numbers by a normal distribution, and a token or a class for each position.
+// Fill draws numbers from a normal distribution, and tokens and classes uniformly.
 func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 	r := rand.New(rand.NewPCG(m.seed, 0))
 	b.Rows = len(indices)
@@ -103,15 +102,14 @@ func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 // Balance is a model cut by measured times.
 type Balance struct {
 	Counts []int            // layers of each stage
-	Times  []plan.StageTime // what each stage is to take for a micro-batch
-	// Profile is the measurement behind the cut. That of all but rank 0 of a group lacks what
-	// pipe.Config.Profile needs to spare a measurement.
+	Times  []plan.StageTime // expected time of each stage for a micro-batch
+	// Profile is the measurement. Only rank 0's can be used as pipe.Config.Profile.
 	Profile profile.Profile
 }
 
-// BalanceByTime cuts a model, which need not be materialised, into a stage for each policy. The slowest stage
-// is as fast as any cut can make it, transfers and recomputation counted. The weights that training gives do
-// not depend on the cut.
+// BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut can
+// make it, including transfers and recomputation. The cut does not change the trained weights. The model
+// need not be materialised.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, policies []pipe.Checkpoint,
 	config MeasureConfig) (out Balance, err error) {
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
@@ -125,8 +123,8 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	return out, err
 }
 
-// CutByTime cuts measured layers into a stage for each policy. It returns the layers of each stage and
-// its time for a micro-batch. Errors are plan.ByTime's.
+// CutByTime cuts measured layers into a stage for each policy. It returns the number of layers and the
+// time for a micro-batch of each stage. Errors are plan.ByTime's.
 func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,
 	error) {
 	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
@@ -136,9 +134,9 @@ func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) 
 	return plan.ByTime(p.Layers, len(policies), config)
 }
 
-// CutBySize cuts measured layers into a stage for each policy so that the largest stage is as small as
-// possible. It returns the layers of each stage and its size. slots is the optimizer's number of tensors
-// for each parameter (optim.Slots). Errors are plan.BySize's.
+// CutBySize cuts measured layers into a stage for each policy, and makes the largest stage as small as
+// possible. It returns the number of layers and the size of each stage. slots is the number of tensors
+// that the optimizer keeps for each parameter (optim.Slots). Errors are plan.BySize's.
 func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int,
 	[]plan.StageSize, error) {
 	config := plan.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
@@ -152,13 +150,13 @@ func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slot
 // Threads is a number of threads chosen by measured times.
 type Threads struct {
 	N      int     // for pipe.Config.Threads
-	Tried  int     // the number beside 1 that was fastest, or N where that is more than 1
-	Faster float64 // how many times as fast Tried is as one thread: the median of the rounds
+	Tried  int     // N, or the fastest number above 1 if N is 1
+	Faster float64 // speed of Tried relative to one thread: the median of the rounds
 }
 
-// ThreadsByTime finds with how many threads of each device, at most most, a model trains fastest: 1, 2, 4 and
-// so on, or most. Layers run forward and backward with each number in turns. A larger number has to be a
-// tenth faster. The last bits of results depend on the number (Recipe.Threads).
+// ThreadsByTime measures with how many threads of each device a model trains fastest. It tries 1, 2, 4
+// and so on, and most. The numbers take turns at running all layers forward and backward. A larger
+// number must be at least 10 % faster. The last bits of results depend on the number (Recipe.Threads).
 func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, most int,
 	config MeasureConfig) (Threads, error) {
 	if most <= 1 {
@@ -169,7 +167,7 @@ func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 		counts = append(counts, n)
 	}
 	counts = append(counts, most)
-	return onFirstRows(ctx, config, "timing threads", set,
+	return measureFirstRows(ctx, config, "timing threads", set,
 		func(c profile.Config, input *torch.Tensor) (out Threads, err error) {
 			t, err := profile.Threads(ctx, model, c, counts, input)
 			if err == nil {
@@ -180,19 +178,18 @@ func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 }
 
 func chooseThreads(t profile.ThreadTimes) Threads {
-	const clearly = 1.1 // how many times as fast a larger number has to be
-	faster := func(i, than int) float64 { r := t.Faster(i, than); return r[len(r)/2] }
-	best, fastest := 0, 1
+	speedup := func(i, over int) float64 { r := t.Faster(i, over); return r[len(r)/2] }
+	best, tried := 0, 1
 	for i := range t.Threads {
-		if faster(i, best) >= clearly {
+		if speedup(i, best) >= 1.1 {
 			best = i
 		}
-		if i > 0 && faster(i, 0) > faster(fastest, 0) {
-			fastest = i
+		if i > 0 && speedup(i, 0) > speedup(tried, 0) {
+			tried = i
 		}
 	}
 	if best > 0 {
-		fastest = best
+		tried = best
 	}
-	return Threads{N: t.Threads[best], Tried: t.Threads[fastest], Faster: faster(fastest, 0)}
+	return Threads{N: t.Threads[best], Tried: t.Threads[tried], Faster: speedup(tried, 0)}
 }

@@ -15,30 +15,29 @@ import (
 )
 
 // PlanMemory plans recomputation (pipe.Optimal) before training, for batches of rows rows of a data
-// set, and checks that updates fit in the limits of the devices. It returns a
-// *plan.MemoryError with all stages whose limit is too low, each with what its steps and updates
-// take together. The loop's Pipe, Loss and Optimizer must be set; the pipe need not be placed yet
-// (see pipe.Open), so that a model that does not fit is found before it is made. Measuring keeps
-// the limits where they have room for a layer by itself, and otherwise holds the batch and a layer at a time.
+// set, and checks that updates fit in the devices' limits. The error is a *plan.MemoryError with every
+// stage whose limit is too low for its steps and updates. The loop's Pipe, Loss and Optimizer must be
+// set. The pipe need not be placed (see pipe.Open), so a model can be checked before its weights are
+// made. Measuring keeps to the limits unless the batch and a single layer already exceed them.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {
 	if set.Len() == 0 {
-		return errors.New("train: PlanMemory: the data set is empty; want a sample to plan with")
+		return errors.New("train: PlanMemory: the data set is empty")
 	}
 	sample, err := firstRows(set, min(rows, set.Len()))
 	if err != nil {
 		return err
 	}
 	var b pipe.Batch
-	limits := map[torch.Device]int64{} // which the batch need not keep
+	limits := map[torch.Device]int64{} // suspended while the batch is placed
 	for _, d := range l.Pipe.Devices() {
 		limits[d] = d.Memory().Limit
 		d.SetLimit(0)
 	}
-	free, err := l.place(&b, sample)
+	free, err := l.placeBatch(&b, sample)
 	for d, limit := range limits {
 		d.SetLimit(limit)
 	}
-	if err == nil && l.Accumulate > 1 && set.Len() > rows { // later batches find gradients
+	if err == nil && l.Accumulate > 1 && set.Len() > rows { // later batches start with gradients
 		b.FirstMicroBatch = l.Pipe.MicroBatches(int64(sample.Rows))
 		_, err = l.Pipe.PlanFor(ctx, b, l.Loss)
 		b.FirstMicroBatch = 0
@@ -63,9 +62,8 @@ func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error
 	return err
 }
 
-// updateBytes is the bytes on each device of this process while the parameters of its stages are updated
-// together: gradients and the optimizer's state count, and what is there now; the activations of a step
-// are freed by then, and a batch should be. The loop's Pipe and Optimizer must be set.
+// updateBytes returns the bytes on each device of this process during an update: live tensors,
+// parameters, gradients and the optimizer's state. Activations and the batch are freed before it.
 func (l *Loop) updateBytes() (list []plan.Update) {
 	stages := l.Pipe.Stages()
 	for i, d := range l.Pipe.Devices() {

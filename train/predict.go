@@ -11,17 +11,17 @@ import (
 	"penstock.example/torch"
 )
 
-// Predict calls each with the model's output for every sample of a set, in its order:
+// Predict calls each with the model's output for every sample of a set, in order. The output is a new
+// slice, in row-major order. Its content depends on the task of set.Info:
 //
 //	classification  the probability of each class: [classes]
-//	next token      the probability of each token to follow the last one: [classes]. Of data.Inputs it is
-//	                the last that is there (Length)
+//	next token      the probability of each next token: [classes]. data.Inputs may be shorter than the
+//	                model's input; then the token after the last given one (Length) is predicted
 //	segmentation    the probability of each class at each pixel: [classes, height, width]
 //	regression      the numbers
 //
-// in row-major order, in a slice of its own. set.Info says the task. The model runs in evaluation mode, and
-// EvaluateConfig.Loss is not used. The error is each's, or the first failing batch's. If ctx ends first
-// the error is ctx's. In a group all members call it, and each is called where the last stage is.
+// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict ends with the first
+// error of each, of a batch or of ctx. It is collective. The process of the last stage calls each.
 func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
 	each func(sample int, output []float32) error) error {
 	info := set.Info()
@@ -33,7 +33,7 @@ func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evaluat
 			size := len(all) / batch.Rows
 			for row := range batch.Rows {
 				out := all[row*size:][:size:size]
-				positions := 1 // the model may have more classes than the set
+				positions := 1 // the number of classes is the model's, which may exceed the set's
 				switch task {
 				case data.Segmentation:
 					positions = info.Target.Size()
@@ -59,7 +59,7 @@ func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evaluat
 		})
 }
 
-// softmax makes probabilities of logits [classes, positions].
+// softmax replaces logits [classes, positions] by probabilities.
 func softmax(x []float32, positions int) {
 	for at := range positions {
 		greatest, sum := math.Inf(-1), 0.0
@@ -75,13 +75,14 @@ func softmax(x []float32, positions int) {
 	}
 }
 
-// Likely are the indices of the k greatest probabilities, the greatest first; of equal ones the lower
-// index comes first.
+// Likely returns the indices of the k greatest probabilities, the greatest first. Among equal ones the
+// lower index comes first.
 func Likely(probabilities []float32, k int) []int {
 	order := make([]int, len(probabilities))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(probabilities[b], probabilities[a]) })
+	slices.SortStableFunc(order,
+		func(a, b int) int { return cmp.Compare(probabilities[b], probabilities[a]) })
 	return order[:min(max(k, 0), len(order))]
 }

@@ -13,10 +13,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Recipe is how a run is trained. A run that continues another must have the same recipe, as its weights
-// would otherwise not be those of an uninterrupted run. It may change the setting "lr" (or "LR", of an
-// optim.Config) of the optimizer, the setting "schedule-steps" of LRSchedule, Steps, Epochs and SaveEvery;
-// Checkpoint.Changes tells them. Zero values of fields with omitempty are not written.
+// Recipe records how a run is trained. A run that resumes a checkpoint needs the same recipe to get the
+// weights of an uninterrupted run. It may change the optimizer's setting "lr" ("LR" of an optim.Config),
+// LRSchedule's setting "schedule-steps", Steps, Epochs and SaveEvery; Checkpoint.Changes lists them.
 type Recipe struct {
 	Model             Choice         `json:"model"`
 	Data              Choice         `json:"data"`
@@ -29,39 +28,38 @@ type Recipe struct {
 	Accumulate        int            `json:"accumulate,omitempty"` // Loop.Accumulate; 0 is 1
 	DeferredBatchNorm bool           `json:"deferred_batch_norm,omitempty"`
 	Autocast          torch.Autocast `json:"autocast,omitempty"`
-	TrainOnly         []string       `json:"train_only,omitempty"` // nn.TrainOnly's; nil is all layers
+	TrainOnly         []string       `json:"train_only,omitempty"` // of nn.TrainOnly; nil is all layers
 
-	// The next five may differ. The last bits of sums depend on the first two.
+	// A resumed run may change the next five. The last bits of sums depend on Threads and Replicas.
 	Threads   int    `json:"threads,omitempty"`  // of each stage
 	Replicas  int    `json:"replicas,omitempty"` // 0 is one
 	Processes int    `json:"processes,omitempty"`
 	Balance   []int  `json:"balance,omitempty"` // layers of each stage
-	Plan      string `json:"plan,omitempty"`    // in its maker's form
+	Plan      string `json:"plan,omitempty"`    // in the caller's format
 
-	Steps     int64 `json:"steps"` // of the Loop, as are Epochs
+	Steps     int64 `json:"steps"` // Loop.Steps
 	Epochs    int   `json:"epochs"`
 	SaveEvery int64 `json:"save_every"` // steps between checkpoints; 0 is none
 
-	// Samples describes the samples of the data, so that inputs can be made where the data are not
-	// (data.NewInputs). Check compares the tokenizer alone.
+	// Samples describes the samples. data.NewInputs needs it to make inputs without the data set. Check
+	// compares only its tokenizer.
 	Samples *data.Info        `json:"samples,omitempty"`
-	Kernels map[string]string `json:"kernels,omitempty"` // system.KernelNames, not compared; Save sets it
+	Kernels map[string]string `json:"kernels,omitempty"` // set by Save, not compared
 }
 
-// Choice is a name with settings, which are written as JSON. Two choices are equal if their JSON
-// is.
+// Choice is a name with settings. Two choices are equal if their JSON is.
 type Choice struct {
 	Name     string `json:"name"`
 	Settings any    `json:"settings,omitempty"`
 }
 
-// Change is a setting in which a run goes on otherwise than the checkpoint was trained.
+// Change is a difference between a checkpoint's recipe or tensors and a resumed run's.
 type Change struct {
 	Field        string // "batch", "optimizer.settings.lr", `tensor "fc.weight"`
-	Saved, Given string // "absent" where there is none
+	Saved, Given string // "absent" if missing
 }
 
-// MismatchError says that a checkpoint belongs to another run.
+// MismatchError is returned if a run cannot resume a checkpoint.
 type MismatchError struct {
 	Path string // of the checkpoint
 	Change
@@ -72,39 +70,39 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
-// refused reports whether no run may go on with the change.
+// refused reports whether a resumed run may not make the change.
 func (c Change) refused() bool {
 	return !slices.Contains([]string{"optimizer.settings.lr", "optimizer.settings.LR",
 		"schedule.settings.schedule-steps", "steps", "epochs", "save_every"}, c.Field)
 }
 
-// differences lists the compared fields in which another recipe differs, in the order of names.
-func (c *Checkpoint) differences(given Recipe) ([]Change, error) {
-	var saved, is any
-	text, err := json.Marshal(given)
-	if err = cmp.Or(err, decode(text, &is), decode(c.Contents.Recipe, &saved)); err != nil {
+// recipeChanges lists the compared fields that differ in another recipe, sorted by name.
+func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
+	var saved, given any
+	text, err := json.Marshal(r)
+	if err = cmp.Or(err, decode(text, &given), decode(c.Contents.Recipe, &saved)); err != nil {
 		return nil, fmt.Errorf("train: the recipe: %w", err)
 	}
-	return slices.DeleteFunc(differing("", saved, is), func(d Change) bool {
+	return slices.DeleteFunc(changes("", saved, given), func(d Change) bool {
 		top, _, _ := strings.Cut(d.Field, ".")
 		return slices.Contains([]string{"threads", "replicas", "processes", "balance", "plan", "kernels",
 			"samples"}, top)
 	}), nil
 }
 
-// decode decodes JSON, with numbers as they are written.
+// decode decodes JSON. Numbers of type any become json.Number, which keeps their text.
 func decode(text []byte, to any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	return decoder.Decode(to)
 }
 
-// differing lists the fields in which two decoded values differ, in the order of names.
-func differing(path string, a, b any) (all []Change) {
-	left, leftOK := a.(map[string]any)
-	right, rightOK := b.(map[string]any)
+// changes lists the fields at path that differ between two decoded values, sorted by name.
+func changes(path string, saved, given any) (all []Change) {
+	left, leftOK := saved.(map[string]any)
+	right, rightOK := given.(map[string]any)
 	if !leftOK || !rightOK {
-		if was, is := text(a), text(b); was != is {
+		if was, is := jsonText(saved), jsonText(given); was != is {
 			return []Change{{path, was, is}}
 		}
 		return nil
@@ -112,17 +110,16 @@ func differing(path string, a, b any) (all []Change) {
 	keys := maps.Clone(left)
 	maps.Copy(keys, right)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		below := strings.TrimPrefix(path+"."+key, ".")
-		all = append(all, differing(below, left[key], right[key])...)
+		all = append(all, changes(strings.TrimPrefix(path+"."+key, "."), left[key], right[key])...)
 	}
 	return all
 }
 
-// text is a decoded value as JSON, or "absent".
-func text(v any) string {
+// jsonText encodes a decoded value. Nil becomes "absent".
+func jsonText(v any) string {
 	if v == nil {
 		return "absent"
 	}
-	b, _ := json.Marshal(v) // which was JSON
+	b, _ := json.Marshal(v) // cannot fail: v was decoded from JSON
 	return string(b)
 }

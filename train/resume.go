@@ -1,8 +1,10 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +13,7 @@ import (
 	"strings"
 
 	"penstock.example/group"
+	"penstock.example/internal/disk"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -21,33 +24,44 @@ import (
 // Checkpoint is a checkpoint on disk.
 type Checkpoint struct {
 	Path string
-	// Recipe is how the checkpoint was trained. The settings of its Choices are decoded JSON: maps,
-	// lists, text, and numbers as json.Number.
+	// Recipe is decoded from Contents. Settings of its Choices are maps, lists, strings and json.Number.
 	Recipe Recipe
 	Contents
 
 	group *group.Group
 }
 
-// OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. Its
-// files are not looked at before they are read; Damage checks them. The error is *DamagedError if
-// the index is damaged.
+// OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. It does
+// not check the files with tensors; see Damage. If the index is damaged the error is *DamagedError.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
-	contents, err := readContents(path)
+	content, err := disk.Read(filepath.Join(path, stateFile), disk.MaxJSON)
 	if err != nil {
-		return nil, err
+		return nil, &DamagedError{path, err}
 	}
-	c := &Checkpoint{Path: path, Contents: contents}
-	if err := decode(contents.Recipe, &c.Recipe); err != nil {
-		return nil, &DamagedError{path, fmt.Errorf("the recipe: %w", err)}
+	c := &Checkpoint{Path: path}
+	var again []byte
+	if err = json.Unmarshal(content, &c.Contents); err == nil {
+		again, err = c.encode()
+	}
+	switch {
+	case c.Version != 0 && c.Version != formatVersion:
+		return nil, fmt.Errorf("train: checkpoint %s has format version %d, this penstock reads version %d: "+
+			"resume it with the penstock that wrote it", path, c.Version, formatVersion)
+	case err == nil && !bytes.Equal(again, content):
+		err = errors.New("its content does not match its hash")
+	case err == nil:
+		err = decode(c.Contents.Recipe, &c.Recipe)
+	}
+	if err != nil {
+		return nil, &DamagedError{path, fmt.Errorf(stateFile+": %w", err)}
 	}
 	return c, nil
 }
 
-// Latest finds the newest checkpoint and checks every byte of it against its hashes. The error is
-// ErrNoCheckpoint if there is none, and *DamagedError if it is damaged. A damaged
-// checkpoint is not skipped: remove it to resume from the one before. In a group Latest is
-// collective, and the members check a part of the files each.
+// Latest opens the newest checkpoint and checks every byte against its hashes. The error is
+// ErrNoCheckpoint if there is none, and *DamagedError if the newest is damaged. A damaged checkpoint is
+// not skipped; remove it to resume from an older one. Latest is collective, and each member checks some
+// of the files.
 func (s Store) Latest() (*Checkpoint, error) {
 	ctx := context.Background()
 	newest, err := group.FromFirst(ctx, s.Group, "train: newest checkpoint", func() (int64, error) {
@@ -67,7 +81,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 	if err == nil {
 		c.group = s.Group
 		var mine []string
-		for i, name := range c.of("") {
+		for i, name := range c.fileNames("") {
 			if i%s.Group.Size() == s.Group.Rank() {
 				mine = append(mine, name)
 			}
@@ -81,9 +95,9 @@ func (s Store) Latest() (*Checkpoint, error) {
 	return c, err
 }
 
-// Damage checks every byte of the files against their hashes. It returns an error for each damaged file.
+// Damage checks every byte of the files and returns an error for each damaged file.
 func (c *Checkpoint) Damage() (damage []error) {
-	for _, name := range c.of("") {
+	for _, name := range c.fileNames("") {
 		if err := c.Files[name].check(filepath.Join(c.Path, name)); err != nil {
 			damage = append(damage, err)
 		}
@@ -91,7 +105,7 @@ func (c *Checkpoint) Damage() (damage []error) {
 	return damage
 }
 
-// check returns a *DamagedError unless the files are as they were written.
+// check returns a *DamagedError for the first damaged file.
 func (c *Checkpoint) check(names []string) error {
 	for _, name := range names {
 		if err := c.Files[name].check(filepath.Join(c.Path, name)); err != nil {
@@ -101,29 +115,28 @@ func (c *Checkpoint) check(names []string) error {
 	return nil
 }
 
-// Paths lists the checkpoint's files, so that none of them is written to.
+// Paths lists the checkpoint's files.
 func (c *Checkpoint) Paths() []string {
 	paths := []string{filepath.Join(c.Path, stateFile)}
-	for _, name := range c.of("") {
+	for _, name := range c.fileNames("") {
 		paths = append(paths, filepath.Join(c.Path, name))
 	}
 	return paths
 }
 
-// Changes are the settings in which a run of this recipe goes on otherwise than the checkpoint was
-// trained, as it may: see Recipe.
+// Changes lists the allowed differences between the checkpoint's recipe and r; see Recipe.
 func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
-	all, err := c.differences(r)
+	all, err := c.recipeChanges(r)
 	return slices.DeleteFunc(all, Change.refused), err
 }
 
-// Check returns a *MismatchError unless a run of this recipe and model, which need not be
-// materialised, can go on from the checkpoint.
+// Check returns a *MismatchError unless a run of this recipe and model can resume the checkpoint. The
+// model need not be materialised.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if was, is := c.Recipe.Samples, r.Samples; was != nil && is != nil && is.OtherTokenizer(*was) {
-		return c.mismatch("the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer)
+		return &MismatchError{c.Path, Change{"the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer}}
 	}
-	all, err := c.differences(r)
+	all, err := c.recipeChanges(r)
 	if err != nil {
 		return err
 	}
@@ -133,42 +146,37 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	return c.checkTensors(model)
 }
 
-func (c *Checkpoint) mismatch(field, saved, given string) error {
-	return &MismatchError{c.Path, Change{field, saved, given}}
-}
-
-// checkTensors returns a *MismatchError unless the checkpoint has the model's tensors, and no others.
+// checkTensors returns a *MismatchError unless checkpoint and model have the same tensors.
 func (c *Checkpoint) checkTensors(model nn.Module) error {
 	saved := map[string]string{}
-	for _, name := range c.of(modelKind) {
+	for _, name := range c.fileNames(modelKind) {
 		for tensor, t := range c.Files[name].Tensors {
 			saved[tensor] = t.String()
 		}
 	}
-	for _, p := range byName(nn.State(model)) {
+	for _, p := range sortedByName(nn.State(model)) {
 		given := fmt.Sprintf("%s%v", torch.FileDType(p.DType()), p.Shape())
 		if was := cmp.Or(saved[p.Name], "absent"); was != given {
-			return c.mismatch(fmt.Sprintf("tensor %q", p.Name), was, given)
+			return &MismatchError{c.Path, Change{fmt.Sprintf("tensor %q", p.Name), was, given}}
 		}
 		delete(saved, p.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(saved)) {
-		return c.mismatch(fmt.Sprintf("tensor %q", name), saved[name], "absent")
+		return &MismatchError{c.Path, Change{fmt.Sprintf("tensor %q", name), saved[name], "absent"}}
 	}
 	return nil
 }
 
-// Restore puts the checkpoint's weights and the optimizer's state on the pipe's devices, one tensor
-// at a time. The model must have passed Check. The loop's Step and the loader's Start are Progress.
-// After an error model and optimizer are unusable.
-//
-// In a group Restore is collective. Each member reads what exists in its process, and nothing else.
+// Restore loads the weights and the optimizer's state onto the pipe's devices, one tensor at a time.
+// The model must have passed Check. The caller sets the Loop's fields and the loader's Start from
+// Progress. After an error model and optimizer are unusable. Restore is collective, and each member
+// reads only the tensors of its process.
 func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 	var places []optim.Placement
 	for _, s := range p.Stages() {
 		place := optim.Placement{Device: s.Device}
 		for _, q := range s.State() {
-			if !q.IsBuffer() && q.Exists() { // also one that is frozen now: it may be trained again
+			if !q.IsBuffer() && q.Exists() { // frozen parameters too: they may be trained later
 				place.Params = append(place.Params, q)
 			}
 		}
@@ -177,12 +185,11 @@ func (c *Checkpoint) Restore(p *pipe.Pipe, o optim.Optimizer) error {
 	return c.restore(p.Model(), places, o)
 }
 
-// RestoreModel puts the checkpoint's weights on the pipe's devices, one tensor at a time, for a pipe that
-// evaluates and does not train. Every byte of the model's files is checked first. The error is
-// *DamagedError if a file is damaged, and *MismatchError if the model is another than the
-// checkpoint's. After an error while tensors are read the model is unusable. In a group it is collective.
+// RestoreModel loads only the weights, for evaluation. It first checks every byte of the model's files.
+// The error is *DamagedError if a file is damaged, and *MismatchError if the model has other tensors. If
+// reading fails later the model is unusable. RestoreModel is collective.
 func (c *Checkpoint) RestoreModel(p *pipe.Pipe) error {
-	err := cmp.Or(c.checkTensors(p.Model()), c.check(c.of(modelKind)))
+	err := cmp.Or(c.checkTensors(p.Model()), c.check(c.fileNames(modelKind)))
 	if _, err := group.Meet(context.Background(), c.group, "train: model checked", 0, err); err != nil {
 		return err
 	}
@@ -216,7 +223,7 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 		err = c.read(optimizerKind, func(tensors []safetensors.Tensor) error {
 			var saved []optim.SavedTensor
 			for _, t := range tensors {
-				_, param, _ := strings.Cut(t.Name, ".") // after the kind of state
+				_, param, _ := strings.Cut(t.Name, ".") // the name begins with the kind of state
 				if _, ok := here[param]; !ok {
 					continue
 				}
@@ -242,10 +249,10 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 	return err
 }
 
-// read calls f with the tensors in the files of a kind, which can be loaded until it returns.
+// read calls f with the tensors in the files of a kind. They can be loaded until f returns.
 func (c *Checkpoint) read(kind string, f func([]safetensors.Tensor) error) error {
 	var all []safetensors.Tensor
-	for _, name := range c.of(kind) {
+	for _, name := range c.fileNames(kind) {
 		file, err := safetensors.Open(filepath.Join(c.Path, name))
 		if err != nil {
 			return err
@@ -265,10 +272,10 @@ func (c *Checkpoint) read(kind string, f func([]safetensors.Tensor) error) error
 	return f(all)
 }
 
-// Merge calls write once with all parameters and buffers of the model, such as to write them to one file.
-// Elements are read one tensor at a time. The error is *DamagedError if a file of the model is damaged.
+// Merge calls write once with all parameters and buffers, to write them to one file. They are read one
+// at a time. If a file of the model is damaged the error is *DamagedError.
 func (c *Checkpoint) Merge(write func(model []safetensors.Tensor) error) error {
-	if err := c.check(c.of(modelKind)); err != nil {
+	if err := c.check(c.fileNames(modelKind)); err != nil {
 		return err
 	}
 	if err := c.read(modelKind, write); err != nil {

@@ -19,16 +19,13 @@ import (
 	"penstock.example/torch"
 )
 
-// Save writes a checkpoint and returns its path. After an error, or a crash at any moment, the
-// checkpoints from before are untouched. Tensors are copied out one at a time, so that saving takes
-// the memory of the largest. An existing checkpoint of the same step is of the same run
-// and stays.
+// Save writes a checkpoint and returns its path. An error, or a crash at any moment, leaves earlier
+// checkpoints untouched. Tensors are copied from the devices one at a time. If the step already has a
+// checkpoint, Save keeps it. No step may run meanwhile.
 //
-// In a group Save is collective. Each member writes the parameters and buffers that exist in its
-// process and the optimizer's state for them; the lowest rank writes what exists in several. Progress
-// and recipe are rank 0's.
-//
-// No step may run meanwhile.
+// Save is collective. Each member writes the parameters and buffers of its process and the optimizer's
+// state for them. If several processes have a parameter, the lowest rank writes it. Progress and recipe
+// are rank 0's.
 func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (path string, err error) {
 	path = s.Path(at.Step)
 	exists, err := group.FromFirst(context.Background(), s.Group, "train: whether the checkpoint exists",
@@ -45,14 +42,15 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 	if err != nil {
 		return "", fmt.Errorf("train: saving %s: %w", path, err)
 	}
-	if err := s.onFirst("older checkpoints removed", func() error { return s.clean(at.Best) }); err != nil {
+	err = s.onFirst("older checkpoints removed", func() error { return s.removeOld(at.Best) })
+	if err != nil {
 		return "", fmt.Errorf("train: %s is saved, but older checkpoints cannot be removed: %w", path, err)
 	}
 	return path, nil
 }
 
 func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) error {
-	temporary := s.temporary(at.Step, "")
+	temporary := s.temporaryPath(at.Step, "")
 	err := s.onFirst("directory made", func() error {
 		if err := cmp.Or(s.remove(temporary), s.fault("mkdir", temporary)); err != nil {
 			return err
@@ -67,12 +65,12 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 		err = s.onFirst("checkpoint renamed", func() error { return s.commit(temporary, path, index) })
 	}
 	if err != nil && s.Group.Rank() == 0 {
-		s.remove(temporary) // the first error is the one to report
+		s.remove(temporary) // the earlier error is reported
 	}
 	return err
 }
 
-// commit writes the index, forces the directory to disk and gives it its name.
+// commit writes the index, forces the directory to disk and renames it.
 func (s Store) commit(temporary, path string, index Contents) error {
 	text, err := index.encode()
 	if err != nil {
@@ -92,10 +90,10 @@ func (s Store) commit(temporary, path string, index Contents) error {
 	return err
 }
 
-// writeShards writes this member's files and returns the index of the files of all.
+// writeShards writes this member's files and returns the index of all files.
 func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.NamedParam,
 	o optim.Optimizer) (index Contents, err error) {
-	owners, err := owners(s.Group, params)
+	owners, err := paramOwners(s.Group, params)
 	if err != nil {
 		return index, err
 	}
@@ -111,7 +109,7 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 		}
 		tensors = append(tensors, n.FileTensor())
 		if !n.IsBuffer() {
-			index.Updates[n.Name] = 0 // the optimizer does not know a parameter that was always frozen
+			index.Updates[n.Name] = 0 // stays if the parameter was always frozen
 		}
 	}
 	for _, t := range o.State() {
@@ -141,7 +139,7 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 	return index, nil
 }
 
-// writeTensors writes this member's file of a kind, and adds it to the index.
+// writeTensors writes this member's file of a kind and adds it to files.
 func (s Store) writeTensors(dir, kind string, list []safetensors.Tensor, files map[string]File) error {
 	name := shardName(kind, s.Group.Rank(), s.Group.Size())
 	file, err := s.writeFile(filepath.Join(dir, name),
@@ -154,9 +152,8 @@ func (s Store) writeTensors(dir, kind string, list []safetensors.Tensor, files m
 	return err
 }
 
-// owners returns the rank that stands for each parameter and buffer of a model: the lowest of those
-// in which it exists.
-func owners(g *group.Group, params []nn.NamedParam) ([]int, error) {
+// paramOwners returns the lowest rank in which each parameter or buffer exists.
+func paramOwners(g *group.Group, params []nn.NamedParam) ([]int, error) {
 	exist := make([]bool, len(params))
 	for i, n := range params {
 		exist[i] = n.Exists()

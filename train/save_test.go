@@ -180,13 +180,13 @@ func TestDamageIsFound(t *testing.T) {
 		{"a named pipe", model, pipe, "named pipe"},
 		{"truncated", state, truncate, "state.json: unexpected end"},
 		{"longer", state, extend, "state.json: invalid character"},
-		{"a bit flipped", model, flip, "model.safetensors: its content does not have the hash"},
-		{"a bit flipped", optimizer, flip, "optimizer.safetensors: its content does not have the hash"},
+		{"a bit flipped", model, flip, "model.safetensors: its content does not match its hash"},
+		{"a bit flipped", optimizer, flip, "optimizer.safetensors: its content does not match its hash"},
 		{"missing", state, remove, "state.json: no such file"},
 		{"missing", model, remove, "model.safetensors: no such file"},
-		{"another step", state, replace(`"step": 2`, `"step": 3`), "does not have the hash that it says"},
+		{"another step", state, replace(`"step": 2`, `"step": 3`), "its content does not match its hash"},
 		{"a member more", state, replace(`"recipe"`, `"x": 1, "recipe"`),
-			"does not have the hash that it says"},
+			"its content does not match its hash"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.file+" "+tt.what, func(t *testing.T) {

@@ -1,11 +1,9 @@
 package train
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -19,21 +17,20 @@ import (
 	"penstock.example/safetensors"
 )
 
-// formatVersion is the version of the checkpoint format. It changes when an older penstock could misread
-// a newer checkpoint, or the other way round.
+// formatVersion changes if an older penstock could misread a newer checkpoint, or a newer penstock an
+// older one.
 const formatVersion = 2
 
-// stateFile is the name of a checkpoint's index.
+// stateFile is a checkpoint's index.
 const stateFile = "state.json"
 
-// Kinds of a checkpoint's files of tensors. Names of tensors are unique within a kind.
+// Kinds of files with tensors. Names of tensors are unique within a kind.
 const (
 	modelKind     = "model"
 	optimizerKind = "optimizer"
 )
 
-// shardName is the name of the file that a rank writes, by the convention of Hugging Face for models in
-// several files. The index says which tensors are in it.
+// shardName returns the name of a rank's file, as Hugging Face names models in several files.
 func shardName(kind string, rank, ranks int) string {
 	if ranks == 1 {
 		return kind + ".safetensors"
@@ -41,29 +38,26 @@ func shardName(kind string, rank, ranks int) string {
 	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
 }
 
-// Progress is where a run stands between two steps.
+// Progress is the state of a run between two steps.
 type Progress struct {
-	Step     int64         `json:"step"`     // steps taken, counted over all runs that continued each other
+	Step     int64         `json:"step"`     // steps taken, including those before a resume
 	Position data.Position `json:"position"` // of the next batch
-	// Best is the best validation, nil before the first. The checkpoint of its step is kept.
-	Best *Best `json:"best,omitempty"`
-	// Scaler is the Loop's, nil without one.
-	Scaler *optim.Scaler `json:"scaler,omitempty"`
+	// Best is the best validation, nil before the first. Store keeps its checkpoint.
+	Best   *Best         `json:"best,omitempty"`
+	Scaler *optim.Scaler `json:"scaler,omitempty"` // a copy of Loop.Scaler; may be nil
 }
 
 // Contents is the index of a checkpoint: the content of state.json.
 type Contents struct {
 	Version int `json:"version"` // of the format
 	Progress
-	// Recipe is as it was written; its settings may be of types that only the writer knows.
 	Recipe  json.RawMessage  `json:"recipe"`
 	Updates map[string]int64 `json:"updates"` // the optimizer's count for each parameter
 	Files   map[string]File  `json:"files"`   // by name
-	// SHA256 is the hash of state.json with an empty SHA256.
-	SHA256 string `json:"sha256"`
+	SHA256  string           `json:"sha256"`  // of state.json with an empty SHA256
 }
 
-// File is a file of a checkpoint, with the model's tensors or the optimizer's state.
+// File describes a file with the model's tensors or the optimizer's state.
 type File struct {
 	Bytes   int64             `json:"bytes"`
 	SHA256  string            `json:"sha256"`
@@ -78,13 +72,13 @@ type Tensor struct {
 
 func (t Tensor) String() string { return fmt.Sprintf("%s%v", t.DType, t.Shape) }
 
-// Bytes is the size of the tensor.
+// Bytes returns the size of the tensor.
 func (t Tensor) Bytes() int64 {
 	size, _ := safetensors.Tensor{DType: t.DType, Shape: t.Shape}.Size()
 	return size
 }
 
-// MarshalText makes JSON of a Tensor a string.
+// MarshalText returns String's text.
 func (t Tensor) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText reads what MarshalText wrote.
@@ -101,13 +95,13 @@ func (t *Tensor) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// of lists the files of a kind, in the order of names; of all kinds for "".
-func (c Contents) of(kind string) []string {
+// fileNames lists the files of a kind, or all files if kind is empty, sorted.
+func (c Contents) fileNames(kind string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.Files)),
 		func(name string) bool { return !strings.HasPrefix(name, kind) })
 }
 
-// encode returns the content of state.json, with its own hash in it.
+// encode returns the content of state.json with its hash.
 func (c Contents) encode() ([]byte, error) {
 	c.SHA256 = ""
 	plain, err := json.MarshalIndent(c, "", "  ")
@@ -120,30 +114,7 @@ func (c Contents) encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// readContents reads and checks state.json of the checkpoint at path.
-func readContents(path string) (c Contents, err error) {
-	content, err := disk.Read(filepath.Join(path, stateFile), disk.MaxJSON)
-	if err != nil {
-		return c, &DamagedError{path, err}
-	}
-	var again []byte
-	if err = json.Unmarshal(content, &c); err == nil {
-		again, err = c.encode()
-	}
-	switch {
-	case c.Version != 0 && c.Version != formatVersion:
-		return c, fmt.Errorf("train: checkpoint %s has version %d of the format, this penstock "+
-			"reads version %d: resume it with the penstock that wrote it", path, c.Version, formatVersion)
-	case err == nil && !bytes.Equal(again, content):
-		err = errors.New("its content does not have the hash that it says")
-	}
-	if err != nil {
-		return c, &DamagedError{path, fmt.Errorf(stateFile+": %w", err)}
-	}
-	return c, nil
-}
-
-// DamagedError is a checkpoint that was changed after it was written.
+// DamagedError is returned for a checkpoint that was changed after it was written.
 type DamagedError struct {
 	Path    string // of the checkpoint
 	Problem error
@@ -155,27 +126,22 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Problem }
 
-// check returns an error unless the file at path has the bytes that were written.
+// check returns an error unless the file at path has the size and the hash of f.
 func (f File) check(path string) error {
-	name := filepath.Base(path)
 	file, err := disk.Open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if n := info.Size(); n != f.Bytes {
-		return fmt.Errorf("%s has %d bytes, %d were written", name, n, f.Bytes)
-	}
 	h := sha256.New()
-	if _, err := file.WriteTo(h); err != nil {
+	n, err := file.WriteTo(h)
+	switch {
+	case err != nil:
 		return err
-	}
-	if hex.EncodeToString(h.Sum(nil)) != f.SHA256 {
-		return fmt.Errorf("%s: its content does not have the hash that was written", name)
+	case n != f.Bytes:
+		return fmt.Errorf("%s has %d bytes, %d were written", filepath.Base(path), n, f.Bytes)
+	case hex.EncodeToString(h.Sum(nil)) != f.SHA256:
+		return fmt.Errorf("%s: its content does not match its hash", filepath.Base(path))
 	}
 	return nil
 }

@@ -24,26 +24,25 @@ import (
 //
 //	DIR/step-000200/model.safetensors       parameters and buffers under their names in the model
 //	DIR/step-000200/optimizer.safetensors   the optimizer's state, under the parameters' names
-//	DIR/step-000200/state.json              the index: progress, recipe, and each file's size, hash and tensors
-//	DIR/step-000150/...                     the checkpoint before
+//	DIR/step-000200/state.json              the index: progress, recipe, size, hash and tensors of each file
+//	DIR/step-000150/...                     the previous checkpoint
 //
-// In a group all processes share the directory. Each writes what exists in it, as
-// model-00002-of-00004.safetensors and optimizer-..., and the first writes the index. Any number of
-// processes with any cut can read the checkpoint.
+// In a group all processes share the directory. Each writes its tensors to files such as
+// model-00002-of-00004.safetensors, and the first writes the index. Any number of processes with any cut
+// can read the checkpoint.
 //
 // A checkpoint is written as DIR/.step-000200.tmp, forced to disk, and renamed. The rename is atomic,
-// so step-N is complete whenever a run dies. Other files in DIR are left alone.
+// so a crash cannot leave an incomplete step-N. Other files in DIR are left alone.
 type Store struct {
 	Dir string
-	// Keep is the number of newest checkpoints that remain after a Save. The one of the best validation
-	// (Progress.Best) remains as well. 0 is 2, as the disk may damage the newest.
+	// Keep is the number of newest checkpoints that remain after a Save, besides the best validation's
+	// (Progress.Best). 0 is 2: if the disk damages the newest, an older one is left.
 	Keep int
-	// Group is the processes that train the model together; nil is this process alone. In a group
-	// Lock, Save, Latest and Checkpoint.Restore are collective: all members call them in the same
-	// order, and an error on one is an error on all.
+	// Group is the processes that train the model together; nil is this process alone. Collective
+	// methods are called by all members in the same order, and an error on one is an error on all.
 	Group *group.Group
 
-	faultHook func(operation, path string) error // in tests: may refuse an operation on a file
+	faultHook func(operation, path string) error // for tests: fails an operation on a file
 }
 
 // ErrNoCheckpoint is the error of Latest for a directory without checkpoints.
@@ -52,20 +51,20 @@ var ErrNoCheckpoint = errors.New("no checkpoint")
 // ErrLocked is the error of Lock for a directory that another run uses.
 var ErrLocked = errors.New("another run uses it")
 
-// Names of directories. A directory that is being written or removed begins with a dot.
+// Names of directories. The name begins with a dot while the directory is written or removed.
 const (
 	stepPrefix      = "step-"
 	temporaryPrefix = ".step-"
 	temporarySuffix = ".tmp"
 )
 
-// Path is where the checkpoint of a step is, or would be.
+// Path returns the directory of a step's checkpoint, which need not exist.
 func (s Store) Path(step int64) string {
 	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d", stepPrefix, step))
 }
 
-func (s Store) temporary(step int64, more string) string {
-	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d%s%s", temporaryPrefix, step, more, temporarySuffix))
+func (s Store) temporaryPath(step int64, state string) string {
+	return filepath.Join(s.Dir, fmt.Sprintf("%s%06d%s%s", temporaryPrefix, step, state, temporarySuffix))
 }
 
 // onFirst runs f on rank 0 and returns its error on all ranks.
@@ -75,10 +74,10 @@ func (s Store) onFirst(what string, f func() error) error {
 	return err
 }
 
-// Lock makes the directory if necessary, and locks it against other runs until release is called or the
-// process ends in any way. It removes the leftovers of a killed run, and returns an error unless a
-// checkpoint can be written there. On a file system without locks it neither locks nor removes. In a group
-// it is collective, and all processes have to see the directory of the first.
+// Lock creates the directory if necessary and locks it against other runs until release is called or the
+// process ends. It removes the leftovers of a killed run and checks that the directory is writable. On a
+// file system without locks it neither locks nor removes. Lock is collective, and fails unless all
+// processes see rank 0's directory.
 func (s Store) Lock() (release func() error, err error) {
 	var directory *os.File
 	release = func() error {
@@ -102,8 +101,7 @@ func (s Store) Lock() (release func() error, err error) {
 		case err == nil: // the file system has locks
 			leftovers, err := os.ReadDir(s.Dir)
 			for _, e := range leftovers {
-				if strings.HasPrefix(e.Name(), temporaryPrefix) && strings.HasSuffix(e.Name(),
-					temporarySuffix) {
+				if ok, _ := filepath.Match(temporaryPrefix+"*"+temporarySuffix, e.Name()); ok {
 					err = cmp.Or(err, s.remove(filepath.Join(s.Dir, e.Name())))
 				}
 			}
@@ -117,8 +115,8 @@ func (s Store) Lock() (release func() error, err error) {
 	if err == nil {
 		path := filepath.Join(s.Dir, probe)
 		if _, unseen := os.Stat(path); unseen != nil {
-			err = fmt.Errorf("rank %d does not see what rank 0 writes there; want a directory that all "+
-				"processes share", s.Group.Rank())
+			err = fmt.Errorf("rank %d does not see rank 0's files there; want a shared directory",
+				s.Group.Rank())
 		}
 		_, err = group.Meet(ctx, s.Group, "train: directory of checkpoints seen", 0, err)
 		if s.Group.Rank() == 0 {
@@ -126,14 +124,13 @@ func (s Store) Lock() (release func() error, err error) {
 		}
 	}
 	if err != nil {
-		release() // the first error is the one to report
+		release() // the earlier error is reported
 		return nil, fmt.Errorf("train: checkpoints cannot be kept in %s: %w", s.Dir, err)
 	}
 	return release, nil
 }
 
-// Steps lists the steps of the checkpoints in the directory, ascending. A directory that does not
-// exist has none.
+// Steps lists the steps of the checkpoints in the directory, ascending. The directory need not exist.
 func (s Store) Steps() ([]int64, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -153,8 +150,8 @@ func (s Store) Steps() ([]int64, error) {
 	return steps, nil
 }
 
-// clean removes all checkpoints but the newest and the best, which may be nil.
-func (s Store) clean(best *Best) error {
+// removeOld removes all checkpoints but the newest and the best, which may be nil.
+func (s Store) removeOld(best *Best) error {
 	steps, err := s.Steps()
 	if err != nil {
 		return err
@@ -163,8 +160,8 @@ func (s Store) clean(best *Best) error {
 		if best != nil && step == best.Step {
 			continue
 		}
-		// Renamed first: an interrupted removal must not leave what looks like a checkpoint.
-		removed := s.temporary(step, ".removed")
+		// An interrupted removal must not leave part of a checkpoint under its name.
+		removed := s.temporaryPath(step, ".removed")
 		err := s.rename(s.Path(step), removed)
 		if err == nil {
 			err = s.remove(removed)
@@ -176,7 +173,7 @@ func (s Store) clean(best *Best) error {
 	return nil
 }
 
-// All changes in the directory go through the methods below.
+// The methods below make all changes in the directory.
 
 func (s Store) fault(operation, path string) error {
 	if s.faultHook == nil {
@@ -192,7 +189,7 @@ func (s Store) rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// remove removes a file or a directory with all that is in it.
+// remove removes a file or a whole directory.
 func (s Store) remove(path string) error {
 	if err := s.fault("remove", path); err != nil {
 		return err
@@ -212,26 +209,20 @@ func (s Store) writeFile(path string, write func(io.Writer) error) (entry File, 
 	defer func() { err = cmp.Or(err, f.Close()) }()
 	h := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
-	if err := cmp.Or(write(w), s.fault("write", path), w.Flush(), s.sync(f)); err != nil {
+	err = cmp.Or(write(w), s.fault("write", path), w.Flush(), s.fault("sync", path), f.Sync())
+	if err != nil {
 		return File{}, err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
 	return File{Bytes: size, SHA256: hex.EncodeToString(h.Sum(nil))}, err
 }
 
+// syncDirectory forces a directory's list of names to disk.
 func (s Store) syncDirectory(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return s.sync(d)
-}
-
-// sync returns when a file, or a directory's list of names, would survive a loss of power.
-func (s Store) sync(f *os.File) error {
-	if err := s.fault("sync", f.Name()); err != nil {
-		return err
-	}
-	return f.Sync()
+	return cmp.Or(s.fault("sync", path), d.Sync())
 }

@@ -9,29 +9,28 @@ import (
 	"penstock.example/data"
 )
 
-// Validation says what a Loop evaluates at the end of each epoch, with the Loop's Loss, and once more
-// where Steps ends the run within an epoch. The best checkpoint is the one with the lowest loss; Store
-// keeps it if OnEpoch saves, and the caller after Run.
+// Validation is evaluated with the Loop's Loss at the end of each epoch, and when Steps ends the run
+// within an epoch. The best checkpoint has the lowest loss. Store keeps it if a checkpoint is saved in
+// OnEpoch and after Run.
 type Validation struct {
-	Set   data.Dataset // that is not trained with, such as a part of data.Split
-	Batch int          // samples that are run at once; 0 is the Loader's
-	// Patience ends the run when the loss has not become lower in so many whole epochs in a row. 0 never
-	// does.
+	Set   data.Dataset // not trained on, such as a part of data.Split
+	Batch int          // samples run at once; 0 is the Loader's
+	// Patience is the number of whole epochs in a row without a lower loss that ends the run. 0 is no limit.
 	Patience int
 
-	// OnBatch is told after each batch how many samples are done, of how many, and OnResult what came
-	// out, before Loop.OnEpoch; its error ends the run. Nil is nobody.
+	// OnBatch is called after each batch with the number of samples done and the total. OnResult is
+	// called with the result, before Loop.OnEpoch. Its error ends the run. Both may be nil.
 	OnBatch  func(done, all int)
 	OnResult func(ValidationInfo) error
 }
 
-// ValidationInfo is a validation that was done.
+// ValidationInfo is the result of a validation.
 type ValidationInfo struct {
 	Step  int64 // steps taken
-	Epoch int   // of the last step, counted from 0
+	Epoch int   // counted from 0
 	Evaluation
-	Better  bool // than all before
-	Partial bool // the run has ended within the epoch, which goes on if it is resumed
+	Better  bool // the lowest loss so far
+	Partial bool // the run ended within the epoch
 }
 
 // Best is the best validation of a run.
@@ -39,21 +38,15 @@ type Best struct {
 	Step  int64   `json:"step"`
 	Epoch int     `json:"epoch"` // counted from 0
 	Loss  float64 `json:"loss"`
-	Since int     `json:"since"`          // whole epochs after it, none of which was better
-	Last  int64   `json:"last,omitempty"` // step of the last validation; 0 if an older penstock has saved it
+	Since int     `json:"since"`          // whole epochs validated since
+	Last  int64   `json:"last,omitempty"` // step of the last validation; 0 in older checkpoints
 }
 
-// stopped says that the run has ended for lack of progress.
-func (l *Loop) stopped() bool {
-	return l.Validation != nil && l.Validation.Patience > 0 && l.Best != nil &&
-		l.Best.Since >= l.Validation.Patience
-}
-
-// validate evaluates at the end of an epoch, or where Steps ends the run within one, which Patience does not
-// count: after the last step before a position, once.
-func (l *Loop) validate(ctx context.Context, at data.Position) error {
-	v, partial := l.Validation, at.Batch < l.Loader.Batches()
-	if v == nil || at.Batch == 0 || l.Best != nil && l.Best.Last == l.Step {
+// validate evaluates once after the last step of an epoch, or of the run. Patience counts whole epochs
+// only. next is the position of the next batch.
+func (l *Loop) validate(ctx context.Context, next data.Position) error {
+	v, partial := l.Validation, next.Batch < l.Loader.Batches()
+	if v == nil || next.Batch == 0 || l.Best != nil && l.Best.Last == l.Step {
 		return nil
 	}
 	e, err := Evaluate(ctx, l.Pipe, v.Set, EvaluateConfig{Batch: cmp.Or(v.Batch, l.Loader.BatchSize()),
@@ -62,19 +55,18 @@ func (l *Loop) validate(ctx context.Context, at data.Position) error {
 		return err
 	}
 	if math.IsNaN(*e.Loss) || math.IsInf(*e.Loss, 0) {
-		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, at.Epoch+1,
+		return fmt.Errorf("train: validating after step %d, in epoch %d: loss %v: %w", l.Step, next.Epoch+1,
 			*e.Loss, ErrDiverged)
 	}
 	better := l.Best == nil || *e.Loss < l.Best.Loss
 	if v.OnResult != nil {
-		if err := v.OnResult(ValidationInfo{Step: l.Step, Epoch: at.Epoch, Evaluation: e, Better: better,
-			Partial: partial}); err != nil {
+		if err := v.OnResult(ValidationInfo{l.Step, next.Epoch, e, better, partial}); err != nil {
 			return err
 		}
 	}
-	b := Best{Step: l.Step, Epoch: at.Epoch, Loss: *e.Loss}
+	b := Best{Step: l.Step, Epoch: next.Epoch, Loss: *e.Loss}
 	if !better {
-		b = *l.Best // which may be part of a Progress
+		b = *l.Best // a copy: a Progress may share the old one
 		if !partial {
 			b.Since++
 		}

@@ -137,7 +137,7 @@ func TestCheckpointVerify(t *testing.T) {
 	}
 	r := command(t, "checkpoint", "verify", dir)
 	if says(t, r.stderr, "is damaged", "model-00001-of-00002.safetensors: no such file",
-		"model-00002-of-00002.safetensors: its content does not have the hash that was written"); r.code != exitFailed {
+		"model-00002-of-00002.safetensors: its content does not match its hash"); r.code != exitFailed {
 		t.Errorf("%+v", r)
 	}
 	out := filepath.Join(t.TempDir(), "out")

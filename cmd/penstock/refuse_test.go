@@ -90,7 +90,7 @@ func TestRefuses(t *testing.T) {
 		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "at least 1"}},
 		{train("--threads", "257"), exitUsage, []string{"--threads 257", "from 1 to 256"}},
 		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage,
-			[]string{"--schedule-steps: want more than those of the warm-up"}},
+			[]string{"--schedule-steps: want more steps than the warm-up"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9", "cosine"}},
 		{train("--lr", "0"), exitUsage, []string{"--lr 0"}},
 		{train("--optimizer", "adam", "--momentum", "0.9"), exitUsage, []string{"adam", "0.9"}},
