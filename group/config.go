@@ -10,7 +10,7 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Config says how a process joins a group. Size, Rank and Address are needed.
+// Config says how a process joins a group. Size is needed, and Address if there are other members.
 type Config struct {
 	Rank, Size int           // 0 <= Rank < Size
 	Address    string        // host:port at which rank 0 listens; empty for a group of one

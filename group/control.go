@@ -18,10 +18,10 @@ type control struct {
 	cfg              Config
 	first            *outcome
 	gathers          *gathers
-	board            shim.Board    // Gloo's addresses
-	ready            chan struct{} // closed when all members are connected
-	goodbye          chan struct{} // closed when all others have left
-	serves           sync.WaitGroup
+	board            shim.Board     // Gloo's addresses
+	ready            chan struct{}  // closed when all members are connected
+	goodbye          chan struct{}  // closed when all others have left
+	serves           sync.WaitGroup // goroutines that serve connections
 
 	mu      sync.Mutex
 	peers   map[int]*peer // by rank

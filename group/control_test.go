@@ -162,7 +162,9 @@ func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 func TestWhoIsToBlameWhileJoining(t *testing.T) {
 	open := func(c *control) error {
 		c.board.Close() // so that Gloo fails at once
-		_, err := openTransport(context.Background(), c, net.IPv4(127, 0, 0, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := openTransport(ctx, c, net.IPv4(127, 0, 0, 1))
 		return err
 	}
 	c, lost := newControl(Config{Size: 3, Rank: 1}.withDefaults()), &LostError{Rank: 2, Why: "it died"}

@@ -23,20 +23,17 @@ type tensorTransport struct {
 	mu      sync.Mutex
 	works   map[*work]bool // that have not been waited for
 	aborted bool           // no transfer begins any more
-	watcher sync.WaitGroup // watch
+	watcher sync.WaitGroup // runs watch
 }
 
-// openTransport connects this process with all others, and listens on ip. Gloo's addresses go over the
-// control connections.
+// openTransport connects this process with all others, and listens on ip. ctx has a deadline. Gloo's
+// addresses go over the control connections.
 func openTransport(ctx context.Context, c *control, ip net.IP) (*tensorTransport, error) {
-	within := c.cfg.Timeout
-	if end, ok := ctx.Deadline(); ok {
-		within = time.Until(end)
-	}
+	end, _ := ctx.Deadline()
 	d, opened := &tensorTransport{c: c, works: map[*work]bool{}}, make(chan error, 1)
 	go func() {
 		var err error
-		d.gloo, err = shim.OpenGloo(c.board, c.cfg.Rank, c.cfg.Size, ip.String(), within)
+		d.gloo, err = shim.OpenGloo(c.board, c.cfg.Rank, c.cfg.Size, ip.String(), time.Until(end))
 		opened <- err
 	}()
 	go func() { // until the board is closed

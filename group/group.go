@@ -47,8 +47,8 @@ func (g *Group) Size() int {
 }
 
 // Send begins to send the memory of a dense tensor on a CPU to another member. A tensor is dense if its
-// elements fill a range of memory, in any order of its dimensions. Tags are below 1<<30. Messages with the
-// same tag arrive in the order of their sends. A send ends after the other member has begun to receive.
+// elements fill a range of memory, in any order of its dimensions. Tags are from 0 to 1<<30-1. Messages with
+// the same tag arrive in the order of their sends. A send ends after the other member has begun to receive.
 //
 // Shapes, strides and types are not sent, and sizes are not checked: the callers agree on them beforehand. A
 // message may be shorter than the memory that receives it. A longer message ends the receiving process. The

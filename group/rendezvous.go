@@ -66,7 +66,7 @@ func (c Config) checkToken(ip net.IP) error {
 
 // Join makes this process a member of a group. It blocks until all members have joined, ctx is done or
 // Config.Timeout has passed. If a rank is missing or joins twice, or if members differ in the size of the
-// group or in libtorch, Join fails on all ranks. The caller closes the group.
+// group or in libtorch, Join fails on all ranks that call it. The caller closes the group.
 func Join(ctx context.Context, cfg Config) (*Group, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -13,8 +13,8 @@ import (
 )
 
 // aheadBytes limits the bytes that an edge receives ahead; a single parcel may be larger. A sender learns of
-// a receive one latency after it is begun, and its message takes another latency. Enough bytes ahead keep the
-// network busy meanwhile: 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
+// a receive after one latency, and its message takes another latency. Enough bytes ahead keep the network
+// busy meanwhile: 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
 const aheadBytes = 4 << 20
 
 // incoming is a parcel that is being received.

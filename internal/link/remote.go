@@ -61,8 +61,8 @@ type Tags struct{ First, Count int }
 type Remote struct {
 	transport Transport
 	direct    *Direct // or nil
-	ends      []int   // of the GPU links, by stage
-	rank      []int   // by stage
+	ends      []int   // the end of each stage's GPU links
+	rank      []int   // the process of each stage
 	firstTag  int
 	parts     int // tags of a parcel
 	chunks    int
@@ -106,12 +106,10 @@ const (
 	firstTensor
 )
 
-// transfer is the Send or Receive of a Transport.
-type transfer func(t *torch.Tensor, peer, tag int) (Work, error)
-
-// begin begins the message of a part of a parcel, and adds it to works. stage is the other end.
-func (l *Remote) begin(works *[]Work, call transfer, stage int, send schedule.Action, part int,
-	t *torch.Tensor) error {
+// begin begins the message of a part of a parcel by call, the Transport's Send or Receive, and adds it to
+// works. stage is the other end.
+func (l *Remote) begin(works *[]Work, call func(t *torch.Tensor, peer, tag int) (Work, error), stage int,
+	send schedule.Action, part int, t *torch.Tensor) error {
 	if part >= l.parts {
 		return fmt.Errorf("link: %v has more than %d tensors and lacks tags; want fewer micro-batches, "+
 			"stages or replicas, or a cut that fewer tensors cross", send, l.parts-firstTensor)

@@ -31,8 +31,8 @@ type Setting struct {
 	Value any
 }
 
-// Set reads lists of assignments with commas between them. A list has each name once; the last list that has a
-// name counts. The error lists the options of their owner, of. After an error some options are set.
+// Set reads lists of assignments with commas between them. A list has each name once; the last list with a
+// name counts. The error lists the options, with their owner of. After an error some options are set.
 func Set(of string, settings []Setting, assignments []string) error {
 	var names []string
 	for _, s := range settings {

@@ -22,8 +22,8 @@ type Gloo uintptr
 // Transfer is a send or a receive under way. It holds the memory of its tensor.
 type Transfer uintptr
 
-// withCString calls f with s as a C string.
-func withCString(s string, f func(*C.char)) {
+// withC calls f with s as a C string.
+func withC(s string, f func(*C.char)) {
 	c := C.CString(s)
 	defer C.free(unsafe.Pointer(c))
 	f(c)
@@ -53,7 +53,7 @@ func (b Board) Take() (key string, value []byte, ok bool) {
 
 // Put adds an entry of another process.
 func (b Board) Put(key string, value []byte) {
-	withCString(key, func(k *C.char) { C.ps_board_put(C.ps_board(b), k, words(value), C.int64_t(len(value))) })
+	withC(key, func(k *C.char) { C.ps_board_put(C.ps_board(b), k, words(value), C.int64_t(len(value))) })
 }
 
 // Close ends Take, and an OpenGloo that waits for an entry.
@@ -62,7 +62,7 @@ func (b Board) Close() { C.ps_board_close(C.ps_board(b)) }
 // OpenGloo joins size processes as number rank. It listens on the interface that has the address. It blocks
 // until all have joined, the timeout has passed or the board is closed.
 func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g Gloo, err error) {
-	withCString(address, func(address *C.char) {
+	withC(address, func(address *C.char) {
 		var out C.ps_gloo
 		err = failure(C.ps_gloo_open(C.ps_board(b), C.int32_t(rank), C.int32_t(size), address,
 			C.int64_t(timeout.Milliseconds()), &out))

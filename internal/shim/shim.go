@@ -91,7 +91,7 @@ func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType)
 
 // Environment returns a variable as libtorch sees it, also if the shim has set it, or "".
 func Environment(name string) (value string) {
-	withCString(name, func(c *C.char) { value = C.GoString(C.ps_environment(c)) })
+	withC(name, func(c *C.char) { value = C.GoString(C.ps_environment(c)) })
 	return value
 }
 
@@ -254,7 +254,7 @@ func OneDNNISA() int            { return int(C.ps_onednn_isa()) }
 func BetterOneDNNISA() int      { return int(C.ps_onednn_better_isa()) }
 
 func UseBLASCore(core string) (err *Error) {
-	withCString(core, func(c *C.char) { err = taken(C.ps_blas_use_core(c)) })
+	withC(core, func(c *C.char) { err = taken(C.ps_blas_use_core(c)) })
 	return err
 }
 

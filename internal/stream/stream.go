@@ -32,7 +32,7 @@ func (r Reason) String() string {
 // Event is a point in the work of a stream. It is done when all earlier work is done.
 type Event interface {
 	Synchronize() // blocks until the event is done
-	Free()        // streams that wait for the event still do
+	Free()        // streams that wait for the event keep waiting
 }
 
 // Stream is a queue of work, of a GPU or of the host. Any goroutine may call the methods. They panic like
