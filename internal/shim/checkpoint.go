@@ -116,7 +116,7 @@ func penstockRecompute(id C.int64_t, r *C.ps_recomputation) C.int32_t {
 	if ended == nil {
 		return 0
 	}
-	failures.Store(int64(id), ended) // by then the node may be gone, and its checkpoint forgotten
+	failures.Store(int64(id), ended) // the node and its entry may be gone when the error is read
 	return 1
 }
 
