@@ -147,8 +147,7 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 // gather gives all members the bytes of all, by rank.
 func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, error) {
 	if len(mine) > maxPart {
-		return nil, fmt.Errorf("group: meeting for %s: rank %d gives %d bytes; want at most %d", what, g.rank,
-			len(mine), maxPart)
+		return nil, fmt.Errorf("group: meeting for %s: %d bytes; want at most %d", what, len(mine), maxPart)
 	}
 	if err := g.first.get(); err != nil {
 		return nil, err

@@ -29,9 +29,8 @@ type greeting struct {
 // introduction returns this process's greeting, without its proof.
 func introduction(c Config) greeting {
 	host, _ := os.Hostname()
-	const most = 64
 	return greeting{Protocol: protocol, Nonce: rand.Text(), Size: c.Size, PID: os.Getpid(),
-		Host: cut(host, most), Libtorch: cut(torch.Version(), most)}
+		Host: cut(host, 64), Libtorch: cut(torch.Version(), 64)}
 }
 
 func (g greeting) process() string { return fmt.Sprintf("pid %d on %s", g.PID, g.Host) }

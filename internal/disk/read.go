@@ -62,7 +62,7 @@ func Read(path string, most int64) ([]byte, error) {
 	info, err := f.Stat()
 	var content []byte
 	if err == nil && info.Size() > most {
-		err = fmt.Errorf("it has %d bytes, more than %d: this may be another kind of file", info.Size(), most)
+		err = fmt.Errorf("it has %d bytes; want at most %d: perhaps another kind of file", info.Size(), most)
 	}
 	if err == nil {
 		content, err = ReadStream(f, most) // the size may change, and is 0 for files of /proc

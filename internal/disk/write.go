@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -40,10 +41,7 @@ func Write(path string, content func(io.Writer) error) error {
 	if err = buffered(temporary, content); err == nil {
 		err = temporary.Sync()
 	}
-	if closed := temporary.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
+	if err = cmp.Or(err, temporary.Close()); err == nil {
 		err = os.Rename(temporary.Name(), path)
 	}
 	if err != nil {
