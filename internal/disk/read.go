@@ -80,7 +80,7 @@ func ReadStream(r io.Reader, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(content)) > most {
-		return nil, fmt.Errorf("it has more than %d bytes: this may be another kind of file", most)
+		return nil, fmt.Errorf("it has more than %d bytes: perhaps another kind of file", most)
 	}
 	return content, nil
 }
