@@ -10,25 +10,22 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Config says how a process joins a group. Size, Rank and Address are needed; the rest has
-// defaults.
+// Config says how a process joins a group. Size is needed, and Address if there are other members.
 type Config struct {
 	Rank, Size int           // 0 <= Rank < Size
 	Address    string        // host:port at which rank 0 listens; empty for a group of one
 	Token      string        // a secret of all members; needed unless Address is a loopback address
 	Timeout    time.Duration // how long Join waits for the others; 0 is 5 minutes
-	Silence    time.Duration // after how long without a sign of life a member is lost; 0 is 5 seconds
+	Silence    time.Duration // a member that sends nothing for so long is lost; 0 is 5 seconds
 	Restart    int           // how often the job was started again
 	Log        *slog.Logger  // for refused connections and long waits; may be nil
 }
 
-// maxSize is the most members of a group.
-const maxSize = 1 << 16
+const maxSize = 1 << 16 // members
 
 // ConfigError is a setting that is refused.
 type ConfigError = arg.ConfigError
 
-// validate returns the error of a setting that is refused, a *ConfigError, or nil.
 func (c Config) validate() error {
 	err := arg.Between("group", "Size", c.Size, 1, maxSize)
 	if err = cmp.Or(err, arg.Between("group", "Rank", c.Rank, 0, c.Size-1)); err != nil || c.Size == 1 {
@@ -42,13 +39,12 @@ func (c Config) validate() error {
 	return nil
 }
 
-// filled is c with its defaults.
-func (c Config) filled() Config {
+func (c Config) withDefaults() Config {
 	c.Timeout = cmp.Or(c.Timeout, 5*time.Minute)
 	c.Silence = cmp.Or(c.Silence, 5*time.Second)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
 
-// heartbeat is how often a member sends at least.
+// heartbeat is the longest time between two frames of a member.
 func (c Config) heartbeat() time.Duration { return max(c.Silence/5, 1) }

@@ -21,7 +21,7 @@ import (
 // are told. They took rank 0 for the one that was lost.
 func TestAFailureIsQueuedBeforeItIsKnown(t *testing.T) {
 	for range 2000 {
-		c := newControl(Config{Size: 3}.filled())
+		c := newControl(Config{Size: 3}.withDefaults())
 		here, there := net.Pipe()
 		p := newPeer(1, here, c.cfg)
 		c.peers[1] = p
@@ -52,7 +52,7 @@ func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
 		here, there := connection(t)
 		must.Get(there.Write(endFrame(1, &FailedError{Rank: 1, Message: "why"}).encode()))(t)
 		_ = there.Close()
-		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
+		p := newPeer(1, here, Config{Rank: 0, Size: 2}.withDefaults())
 		for range 3 { // the first is answered by a reset
 			p.send(frame{kind: kindBeat}.encode())
 			go p.write()
@@ -72,7 +72,7 @@ func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
 	for range 10 {
 		here, there := connection(t)
 		must.Get(there.Write(make([]byte, 64<<10)))(t) // is not read
-		p := newPeer(1, here, Config{Rank: 0, Size: 2}.filled())
+		p := newPeer(1, here, Config{Rank: 0, Size: 2}.withDefaults())
 		for range 128 { // more than is on its way
 			p.send(jsonFrame(kindPart, 0, part{Data: make([]byte, 64<<10)}).encode())
 		}
@@ -112,7 +112,7 @@ func TestRank0Judges(t *testing.T) {
 		{func(c *control) { c.judge(failed) }, failed},
 		{func(c *control) {}, reported},
 	} {
-		c := newControl(Config{Size: 3}.filled())
+		c := newControl(Config{Size: 3}.withDefaults())
 		c.judge(reported)
 		time.AfterFunc(20*time.Millisecond, func() { row.later(c) })
 		<-c.first.failed
@@ -150,7 +150,7 @@ func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 			close(c.gathers.closing)
 			return nil
 		})
-		sent := (&carrier{c: c}).broken(1, errors.New("reset"))
+		sent := (&tensorTransport{c: c}).broken(1, errors.New("reset"))
 		if !errors.Is(gathered, why) || !errors.Is(sent, why) {
 			t.Fatalf("a gather: %v, a transfer: %v; want %v", gathered, sent, why)
 		}
@@ -162,15 +162,17 @@ func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 func TestWhoIsToBlameWhileJoining(t *testing.T) {
 	open := func(c *control) error {
 		c.board.Close() // so that Gloo fails at once
-		_, err := openCarrier(context.Background(), c, net.IPv4(127, 0, 0, 1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := openTransport(ctx, c, net.IPv4(127, 0, 0, 1))
 		return err
 	}
-	c, lost := newControl(Config{Size: 3, Rank: 1}.filled()), &LostError{Rank: 2, Why: "it died"}
+	c, lost := newControl(Config{Size: 3, Rank: 1}.withDefaults()), &LostError{Rank: 2, Why: "it died"}
 	time.AfterFunc(20*time.Millisecond, func() { c.first.set(lost, nil) })
 	if err := open(c); !errors.Is(err, lost) {
 		t.Errorf("got %v; want %v", err, lost)
 	}
-	if err := open(newControl(Config{Size: 3, Rank: 1}.filled())); err == nil || errors.Is(err, lost) {
+	if err := open(newControl(Config{Size: 3, Rank: 1}.withDefaults())); err == nil || errors.Is(err, lost) {
 		t.Errorf("where nobody is lost: %v; want that of Gloo", err)
 	}
 }
@@ -271,7 +273,7 @@ func TestBytesThatAreNoFrame(t *testing.T) {
 	}
 	c := newControl(Config{Size: 3})
 	for range 2 {
-		must.Do(t, c.take(&peer{rank: 1}, jsonFrame(kindPart, 1, part{})))
+		must.Do(t, c.handle(&peer{rank: 1}, jsonFrame(kindPart, 1, part{})))
 	}
 	for name, f := range map[string]frame{
 		"a third part":          jsonFrame(kindPart, 1, part{}),
@@ -284,7 +286,7 @@ func TestBytesThatAreNoFrame(t *testing.T) {
 		"ready of a member":     {kind: kindReady, rank: 1},
 		"a hello when it is in": frames[0],
 	} {
-		if err := c.take(&peer{rank: 1}, f); !errors.Is(err, errFrame) {
+		if err := c.handle(&peer{rank: 1}, f); !errors.Is(err, errFrame) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -305,6 +307,6 @@ func FuzzFrame(f *testing.F) {
 		}
 		c := newControl(Config{Size: 3})
 		defer c.board.Close()
-		_ = c.take(&peer{rank: 1}, got)
+		_ = c.handle(&peer{rank: 1}, got)
 	})
 }

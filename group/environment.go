@@ -13,7 +13,7 @@ import (
 )
 
 // FromEnvironment reads the place of this process in its group from the environment variables of its
-// launcher. The first of these sets counts that has a variable:
+// launcher. Of these sets, it reads the first that has a variable set:
 //
 //	torchrun, penstock launch, Kubernetes' PyTorchJob   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 //	srun of Slurm                                       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID,
@@ -22,13 +22,13 @@ import (
 //	                                                    MASTER_ADDR, MASTER_PORT
 //
 // MASTER_ADDR and MASTER_PORT override Slurm's variables. If TORCHELASTIC_USE_AGENT_STORE is true,
-// torchrun's agent has MASTER_PORT. Rank 0 then listens at a port from 20000 to 29999 that is made of it and
-// of TORCHELASTIC_RUN_ID. PENSTOCK_TOKEN is the token, TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT the
-// number of restarts.
+// torchrun's agent listens at MASTER_PORT. Rank 0 then listens at another port, from 20000 to 29999, computed
+// from MASTER_PORT and TORCHELASTIC_RUN_ID. PENSTOCK_TOKEN is the token, TORCHELASTIC_RESTART_COUNT or
+// SLURM_RESTART_COUNT the number of restarts.
 //
-// found reports whether the job has several processes. One process is no group, but has its Restart. A
-// variable that is missing, contradicts another or cannot be read is a *ConfigError with the variable as its
-// Field. getenv is os.Getenv, or a function like it.
+// found reports whether the job has several processes. Restart is set for a single process, too. A variable
+// that is missing, contradicts another or cannot be read is a *ConfigError with the variable as its Field.
+// getenv is os.Getenv, or a function like it.
 func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err error) {
 	e := &environment{get: getenv}
 	cfg.Token = getenv("PENSTOCK_TOKEN")
@@ -41,7 +41,7 @@ func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err er
 	for _, l := range [][2]string{{"RANK", "WORLD_SIZE"}, slurm,
 		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}} {
 		rank, size := getenv(l[0]) != "", getenv(l[1]) != ""
-		if !rank && !size || l == slurm && !(rank && size) { // a script that sbatch runs has the rank alone
+		if !rank && !size || l == slurm && !(rank && size) { // sbatch gives its script the rank alone
 			continue
 		}
 		cfg.Size = e.whole(l[1], 1, maxSize)
@@ -57,10 +57,9 @@ func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err er
 	return cfg, cfg.Size > 1, nil
 }
 
-// environment reads variables.
 type environment struct {
 	get func(string) string
-	err error // the first refusal
+	err error // of the first variable that is refused
 }
 
 func (e *environment) refuse(name, problem, remedy string) {
@@ -69,7 +68,6 @@ func (e *environment) refuse(name, problem, remedy string) {
 	}
 }
 
-// whole reads a variable that is a whole number.
 func (e *environment) whole(name string, least, most int) int {
 	text, problem := e.get(name), ""
 	n, err := strconv.Atoi(text)
@@ -83,7 +81,7 @@ func (e *environment) whole(name string, least, most int) int {
 	return 0
 }
 
-// address returns MASTER_ADDR and MASTER_PORT. Slurm's variables stand for those that are not set.
+// address returns rank 0's address: MASTER_ADDR and MASTER_PORT, or what Slurm's variables say instead.
 func (e *environment) address(ofSlurm bool) string {
 	host, port := e.get("MASTER_ADDR"), 0
 	if host == "" && ofSlurm {
@@ -113,9 +111,9 @@ func (e *environment) address(ofSlurm bool) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// portOf makes a port of two numbers. Jobs that share a machine rarely have the same. It is below the ports
-// that systems give to outgoing connections.
+// portOf computes a port from two numbers, so that jobs on one machine rarely share a port. It is below the
+// ports that systems give to outgoing connections.
 func portOf(a, b int) int { return 20000 + (a%10000+b%10000)%10000 }
 
-// brackets are those in a list of hosts as Slurm writes it: "node[01-04,7],gpu3" begins with node01.
+// brackets matches the numbers in Slurm's lists of hosts: "node[01-04,7],gpu3" begins with node01.
 var brackets = regexp.MustCompile(`\[(\d+)(-\d+)?(,\d+(-\d+)?)*\]`)

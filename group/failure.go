@@ -14,15 +14,15 @@ const (
 	maxPart = 64 << 20
 )
 
-// FailedError says which member could not go on, perhaps this one, and where it was. Without a stage or
-// micro-batch the numbers are -1.
+// FailedError says which member has failed, perhaps this one, and where. Stage and MicroBatch are -1 if
+// unknown.
 type FailedError struct {
 	Rank, Stage, MicroBatch int
 	Action                  string // such as "forward"
 	Message                 string
 }
 
-// bounded returns e with texts that are short enough to be sent.
+// bounded returns e with texts that are short enough for a frame.
 func (e FailedError) bounded() FailedError {
 	e.Action, e.Message = cut(e.Action, maxText), cut(e.Message, maxText)
 	return e
@@ -42,7 +42,6 @@ func cut(s string, n int) string {
 	return s[:n] + dots
 }
 
-// Error names the rank, and the stage, micro-batch and action if they are known.
 func (e *FailedError) Error() string {
 	s := fmt.Sprintf("rank %d failed: ", e.Rank)
 	if e.Stage >= 0 {
@@ -57,16 +56,15 @@ func (e *FailedError) Error() string {
 	return s + e.Message
 }
 
-// LostError says that a member is gone without an error: it died, was stopped, or cannot be reached.
+// LostError says that a member is gone without a report: it died, was stopped, or cannot be reached.
 type LostError struct {
 	Rank int
 	Why  string
 }
 
-// Error names the rank and the reason.
 func (e *LostError) Error() string { return fmt.Sprintf("rank %d is lost: %s", e.Rank, e.Why) }
 
-// refusedError is the reason why rank 0 has refused a member.
+// refusedError is rank 0's reason for refusing a member.
 type refusedError struct{ Text string }
 
 func (e *refusedError) Error() string { return e.Text }
@@ -80,12 +78,11 @@ type outcome struct {
 
 func newOutcome() *outcome { return &outcome{failed: make(chan struct{})} }
 
-// set records a failure if it is the first. If before is not nil, it is called before anybody can know of
-// the failure.
-func (o *outcome) set(err error, before func()) {
+// set records a failure if it is the first. It calls announce, if not nil, before get returns the failure.
+func (o *outcome) set(err error, announce func()) {
 	o.once.Do(func() {
-		if o.err = err; before != nil {
-			before()
+		if o.err = err; announce != nil {
+			announce()
 		}
 		close(o.failed)
 	})

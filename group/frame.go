@@ -9,15 +9,15 @@ import (
 	"io"
 )
 
-// Members send frames over the control connection. A frame has a kind, the rank of the member that it
-// comes from, a length and a body of JSON. The length is checked before the body is read.
+// Members send frames over the control connection. A frame has a kind, the rank of its first sender, a length
+// and a body of JSON. The length is checked before the body is read.
 //
 //	rank 0                     member
 //	greeting   ───────────►                a random number
-//	           ◄───────────    greeting    who it is, and proof that it knows the token
-//	greeting   ───────────►                proof that rank 0 knows it; or end, with the reason
+//	           ◄───────────    greeting    the member's process, and proof that it knows the token
+//	greeting   ───────────►                proof that rank 0 knows the token; or end, with the reason
 //	ready      ───────────►                all members are connected
-//	   entry, part, beat, end, bye: both ways; rank 0 hands on entry, part and bye
+//	   entry, part, beat, end, bye: both ways; rank 0 forwards entry, part and bye
 type kind byte
 
 const (
@@ -43,7 +43,6 @@ const (
 	maxBody      = maxPart/3*4 + 64<<10 // bytes of a body afterwards: the bytes of a part, in base64
 )
 
-// errFrame is the error of unexpected bytes.
 var errFrame = errors.New("not a message of this protocol")
 
 func (f frame) encode() []byte {
@@ -52,7 +51,7 @@ func (f frame) encode() []byte {
 	return append(binary.BigEndian.AppendUint32(out, uint32(len(f.body))), f.body...)
 }
 
-// readFrame reads a frame with a body of at most that length.
+// readFrame reads a frame with a body of at most so many bytes.
 func readFrame(r io.Reader, most int) (frame, error) {
 	var head [headBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -63,7 +62,7 @@ func readFrame(r io.Reader, most int) (frame, error) {
 	if f.kind == 0 || f.kind >= kinds || f.rank >= maxSize || int64(n) > int64(most) {
 		return frame{}, fmt.Errorf("%w: kind %d of rank %d with %d bytes", errFrame, f.kind, f.rank, n)
 	}
-	var body bytes.Buffer // which grows with what arrives
+	var body bytes.Buffer // grows with the bytes that arrive
 	if _, err := io.CopyN(&body, r, int64(n)); err == io.EOF {
 		return frame{}, io.ErrUnexpectedEOF
 	} else if err != nil {
@@ -73,7 +72,6 @@ func readFrame(r io.Reader, most int) (frame, error) {
 	return f, nil
 }
 
-// jsonFrame makes a frame with a body.
 func jsonFrame(k kind, rank int, body any) frame {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -89,13 +87,13 @@ func (f frame) decode(to any) error {
 	return nil
 }
 
-// entry is the body of an address of Gloo.
+// entry is the body of kindEntry: an address of Gloo.
 type entry struct {
 	Key   string
 	Value []byte
 }
 
-// ending is the body of an end: one of three errors.
+// ending is the body of kindEnd: one of three errors.
 type ending struct {
 	Failed  *FailedError  `json:",omitempty"`
 	Lost    *LostError    `json:",omitempty"`
@@ -116,7 +114,7 @@ func endFrame(rank int, err error) frame {
 	return jsonFrame(kindEnd, rank, e)
 }
 
-// reason returns the error of an end, or errFrame.
+// reason returns the error that an end carries, or errFrame.
 func (f frame) reason() error {
 	var e ending
 	err := f.decode(&e)

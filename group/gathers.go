@@ -10,35 +10,34 @@ import (
 	"sync"
 )
 
-// gathers has the parts that ranks have given to gathers of this member, one gather after the other. A member
-// can only be one gather ahead of another, as each gather needs a part of every member.
+// gathers collects the parts of all ranks for this member's gathers, one gather after the other. A rank is at
+// most one gather ahead, as each gather needs a part of every rank.
 type gathers struct {
 	first   *outcome
 	closing chan struct{} // closed when this member leaves
-	lost    func(error)   // is told of a rank that has left without its part
-	turn    sync.Mutex    // held by a gather of this member
+	report  func(error)   // is called if a rank has left without its part
+	turn    sync.Mutex    // held during a gather
 
 	mu    sync.Mutex
-	parts [][]part      // by rank: those of gathers that have not ended
+	parts [][]part      // by rank, of gathers that have not ended
 	left  []bool        // by rank: it has left the group
-	more  chan struct{} // of capacity one: a part has come, or a rank has left
+	news  chan struct{} // of capacity one: a part has come, or a rank has left
 }
 
-// part is what a rank gives to a gather.
+// part is a rank's input of a gather.
 type part struct {
 	What string
 	Data []byte
 }
 
-// errClosed is the error of calls that wait when this member leaves, and of later calls.
+// errClosed ends calls that wait when this member leaves, and later calls.
 var errClosed = errors.New("group: it was closed")
 
-func newGathers(size int, first *outcome, lost func(error)) *gathers {
-	return &gathers{first: first, closing: make(chan struct{}), lost: lost,
-		parts: make([][]part, size), left: make([]bool, size), more: make(chan struct{}, 1)}
+func newGathers(size int, first *outcome, report func(error)) *gathers {
+	return &gathers{first: first, closing: make(chan struct{}), report: report,
+		parts: make([][]part, size), left: make([]bool, size), news: make(chan struct{}, 1)}
 }
 
-// add adds a rank's part.
 func (g *gathers) add(rank int, p part) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,18 +45,18 @@ func (g *gathers) add(rank int, p part) error {
 		return fmt.Errorf("%w: rank %d is two gathers ahead", errFrame, rank)
 	}
 	g.parts[rank] = append(g.parts[rank], p)
-	notify(g.more)
+	notify(g.news)
 	return nil
 }
 
-// leave notes that a rank has left. It reports whether that is news.
-func (g *gathers) leave(rank int) bool {
+// markLeft notes that a rank has left. It reports whether that was unknown.
+func (g *gathers) markLeft(rank int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	news := !g.left[rank]
+	known := g.left[rank]
 	g.left[rank] = true
-	notify(g.more)
-	return news
+	notify(g.news)
+	return !known
 }
 
 func (g *gathers) hasLeft(rank int) bool {
@@ -76,52 +75,50 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// take returns the next part of every rank. If one is missing it returns nil, and a rank that has left
-// without its part, or -1.
-func (g *gathers) take() (all []part, gone int) {
+// take returns the next part of every rank. If a part is missing it returns nil, and an error if that rank
+// has left.
+func (g *gathers) take() (all []part, left error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	gone, complete := -1, true
 	for rank, parts := range g.parts {
-		if len(parts) == 0 {
-			if complete = false; g.left[rank] {
-				gone = rank
-			}
+		if len(parts) > 0 {
+			all = append(all, parts[0])
+		} else if g.left[rank] {
+			left = leftError(rank)
 		}
 	}
-	if !complete {
-		return nil, gone
+	if len(all) < len(g.parts) {
+		return nil, left
 	}
 	for rank, parts := range g.parts {
-		all = append(all, parts[0])
 		g.parts[rank] = slices.Delete(parts, 0, 1)
 	}
-	return all, -1
+	return all, nil
 }
 
-// gather gives this member's part to all by tell, and waits for the parts of all. A result counts, whatever
-// has failed since: a member that has its result may fail or leave before another has looked at it.
-func (g *gathers) gather(ctx context.Context, mine part, tell func(part) error) ([]part, error) {
+// gather sends this member's part to all by broadcast, and waits for the parts of all. A complete gather
+// succeeds whatever has failed since: another member may get its result, and then fail or leave.
+func (g *gathers) gather(ctx context.Context, mine part, broadcast func(part) error) ([]part, error) {
 	g.turn.Lock()
 	defer g.turn.Unlock()
 	select {
-	case <-g.closing: // the others miss this member
+	case <-g.closing:
 		return nil, errClosed
 	default:
 	}
-	err := tell(mine)
+	err := broadcast(mine)
 	for {
-		all, gone := g.take()
+		all, left := g.take()
 		switch {
 		case all != nil:
-			return all, different(all)
+			return all, mismatch(all)
 		case err != nil:
 			return nil, err
-		case gone >= 0:
-			g.lost(leftError(gone))
+		case left != nil:
+			g.report(left)
 		}
 		select {
-		case <-g.more:
+		case <-g.news:
 		case <-g.first.failed:
 			err = g.first.get()
 		case <-g.closing:
@@ -132,16 +129,14 @@ func (g *gathers) gather(ctx context.Context, mine part, tell func(part) error) 
 	}
 }
 
-// different is an error if the members gather different things, and otherwise nil.
-func different(all []part) error {
+// mismatch returns an error if the members gather different things.
+func mismatch(all []part) error {
+	if !slices.ContainsFunc(all, func(p part) bool { return p.What != all[0].What }) {
+		return nil
+	}
 	var at []string
-	equal := true
 	for rank, p := range all {
 		at = append(at, fmt.Sprintf("rank %d at %q", rank, p.What))
-		equal = equal && p.What == all[0].What
-	}
-	if equal {
-		return nil
 	}
 	return fmt.Errorf("group: the members gather different things: %s; want the same calls in the same "+
 		"order on every rank", strings.Join(at, ", "))

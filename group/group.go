@@ -11,8 +11,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Group is this process's membership in a group of processes that train one model together. Join or Local
-// makes it, and Close frees it. It is safe for concurrent use.
+// Group is one member of a group of processes that train one model together. Join or Local makes it, and
+// Close frees it. It is safe for concurrent use.
 type Group struct {
 	rank, size int
 	first      *outcome
@@ -21,16 +21,16 @@ type Group struct {
 	closing    sync.Once
 }
 
-// member is the part in which the members of Join and of Local differ.
+// member is implemented for processes (control) and for goroutines (localMember).
 type member interface {
 	gather(ctx context.Context, mine part) ([]part, error)
 	send(t *torch.Tensor, to, tag int) (link.Work, error)
 	receive(t *torch.Tensor, from, tag int) (link.Work, error)
-	fail(e *FailedError)
+	fail(err error)
 	close()
 }
 
-// Rank is the number of this member: 0 <= Rank < Size. It is 0 for a nil group.
+// Rank is the number of this member, from 0 to Size-1. It is 0 for a nil group.
 func (g *Group) Rank() int {
 	if g == nil {
 		return 0
@@ -47,30 +47,24 @@ func (g *Group) Size() int {
 }
 
 // Send begins to send the memory of a dense tensor on a CPU to another member. A tensor is dense if its
-// elements fill a range of memory, in any order of its dimensions. A receive gets the sends to it with the
-// same tag, in their order. 0 <= tag < 1<<30. A send ends after the other member has begun to receive.
+// elements fill a range of memory, in any order of its dimensions. Tags are from 0 to 1<<30-1. Messages with
+// the same tag arrive in the order of their sends. A send ends after the other member has begun to receive.
 //
 // Shapes, strides and types are not sent, and sizes are not checked: the callers agree on them beforehand. A
-// message may be shorter than the memory that receives it. A longer one ends the receiving process. The
-// tensor must stay as it is until Wait has returned.
+// message may be shorter than the memory that receives it. A longer message ends the receiving process. The
+// tensor must not change until Wait has returned.
 func (g *Group) Send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	if err := g.first.get(); err != nil {
-		return nil, err
-	}
 	return g.member.send(t, to, tag)
 }
 
 // Receive begins to fill the memory of a dense tensor on a CPU with a message of another member; see Send.
 // Nobody reads or writes the tensor until Wait has returned.
 func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	if err := g.first.get(); err != nil {
-		return nil, err
-	}
 	return g.member.receive(t, from, tag)
 }
 
-// Fail tells all members that this one has failed, and ends all waits in sends, receives and meetings, here
-// and there. Only the first failure of a group counts. Rank is set to this member's. Long texts are cut.
+// Fail tells all members that this one has failed, which ends all sends, receives and meetings that wait.
+// Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
 func (g *Group) Fail(e FailedError) {
 	e = e.bounded()
 	e.Rank = g.rank
@@ -83,44 +77,44 @@ func (g *Group) Failed() <-chan struct{} { return g.first.failed }
 // Err returns the first failure, a *FailedError or a *LostError, or nil.
 func (g *Group) Err() error { return g.first.get() }
 
-// Close leaves the group and frees its resources. It ends all waits. All members call it when they are done.
-// It waits some seconds for the others, so that nobody takes the end for a loss. It may be called again. The
-// error is always nil.
+// Close leaves the group, ends all waits and frees the resources. All members call it when they are done. It
+// waits for the others, at most Config.Silence, so that nobody takes the end for a loss. It may be called
+// again. The error is always nil.
 func (g *Group) Close() error {
 	g.closing.Do(g.member.close)
 	return nil
 }
 
-// MemberError is the failure of another member at a meeting. The group itself goes on.
+// MemberError is the failure that another member has reported at a meeting. The group goes on.
 type MemberError struct {
 	Rank        int
 	Message     string
-	OutOfMemory bool // the member's error was torch.ErrOutOfMemory, and so is this one
+	OutOfMemory bool // the member's error was torch.ErrOutOfMemory
 }
 
 func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
 
-// Is reports that an error for lack of memory is torch.ErrOutOfMemory.
+// Is makes an error with OutOfMemory a torch.ErrOutOfMemory.
 func (e *MemberError) Is(target error) bool { return e.OutOfMemory && target == torch.ErrOutOfMemory }
 
-// meeting is a member's part in a meeting: a value, and an error from before.
-type meeting[T any] struct {
+// contribution is what a member brings to a meeting: its value, and its failure so far.
+type contribution[T any] struct {
 	Body   T
 	Failed *MemberError `json:",omitempty"`
 }
 
-// Meet waits for all members, and returns the values of all, by rank. If failed is not nil on any member,
-// all get an error: their own, or the *MemberError of the lowest rank that has one. A nil group is this
-// process alone. encoding/json must be able to write and read back a T, in at most 64 MiB.
+// Meet waits for all members and returns the value of each, by rank. If failed is not nil on any member, all
+// get an error: their own, or the *MemberError of the lowest rank that has failed. A nil group is this
+// process alone. Values travel as JSON of at most 64 MiB.
 //
-// All members call it in the same order with the same what. Otherwise all get an error with the what of each
-// rank. It blocks until all members have called it, the group has failed, or ctx is done. As the others wait
-// for this member, the group fails when ctx is done.
+// All members call Meet in the same order with the same what. Otherwise all get an error with the what of
+// each rank. Meet blocks until all members have called it, the group has failed, or ctx is done. When ctx is
+// done the group fails, as the others wait for this member.
 func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed error) ([]T, error) {
 	if g == nil {
 		return []T{mine}, failed
 	}
-	own := meeting[T]{Body: mine}
+	own := contribution[T]{Body: mine}
 	if failed != nil {
 		own.Failed = &MemberError{g.rank, cut(failed.Error(), maxText),
 			errors.Is(failed, torch.ErrOutOfMemory)}
@@ -130,17 +124,17 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	if err == nil {
 		all, err = g.gather(ctx, cut(what, maxWhat), text)
 	}
-	if err != nil && errors.Is(failed, err) { // both are the failure of the group
+	switch {
+	case err != nil && errors.Is(failed, err): // both are the failure of the group
 		return nil, failed
-	}
-	if err != nil {
+	case err != nil:
 		return nil, errors.Join(failed, err)
 	}
 	out, first := make([]T, len(all)), failed
 	for rank, p := range all {
-		var m meeting[T]
+		var m contribution[T]
 		if err := json.Unmarshal(p.Data, &m); err != nil {
-			return nil, fmt.Errorf("group: what rank %d says of %s: %w", rank, what, err)
+			return nil, fmt.Errorf("group: meeting for %s: the value of rank %d: %w", what, rank, err)
 		}
 		if m.Failed != nil && first == nil {
 			first = m.Failed
@@ -150,11 +144,10 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	return out, first
 }
 
-// gather gives all members the bytes of all, in rank order. Meet has its rules.
+// gather gives all members the bytes of all, by rank.
 func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, error) {
 	if len(mine) > maxPart {
-		return nil, fmt.Errorf("group: meeting for %s: rank %d gives %d bytes; want at most %d", what, g.rank,
-			len(mine), maxPart)
+		return nil, fmt.Errorf("group: meeting for %s: %d bytes; want at most %d", what, len(mine), maxPart)
 	}
 	if err := g.first.get(); err != nil {
 		return nil, err
@@ -168,7 +161,7 @@ func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, e
 	return all, err
 }
 
-// FromFirst calls f on rank 0 and gives its result to all, by a Meet.
+// FromFirst calls f on rank 0 and gives its result to all members. It is a Meet.
 func FromFirst[T any](ctx context.Context, g *Group, what string, f func() (T, error)) (out T, err error) {
 	if g.Rank() == 0 {
 		out, err = f()

@@ -17,8 +17,8 @@ import (
 const protocol = "penstock 4" // the version of the frames
 
 // greeting is the body of the frames of a handshake. Both sides of a control connection prove that they know
-// the job's token, which is never sent: each answers the other's random number. Only a member's greeting says
-// which process it is.
+// the job's token, which is never sent: each answers the other's random number. Only members fill the fields
+// from Size on.
 type greeting struct {
 	Protocol, Nonce string
 	Proof           []byte
@@ -26,31 +26,28 @@ type greeting struct {
 	Host, Libtorch  string
 }
 
-// introduction is the greeting of this process, without proof.
+// introduction returns this process's greeting, without its proof.
 func introduction(c Config) greeting {
 	host, _ := os.Hostname()
-	const most = 64
 	return greeting{Protocol: protocol, Nonce: rand.Text(), Size: c.Size, PID: os.Getpid(),
-		Host: cut(host, most), Libtorch: cut(torch.Version(), most)}
+		Host: cut(host, 64), Libtorch: cut(torch.Version(), 64)}
 }
 
-// process says which process it is.
 func (g greeting) process() string { return fmt.Sprintf("pid %d on %s", g.PID, g.Host) }
 
-// proof is the HMAC-SHA256 under the token of the other side's random number and the greeting of a rank.
+// proof returns the HMAC-SHA256, keyed by the token, of a rank, the other side's random number and g.
 func (g greeting) proof(token string, rank int, theirs string) []byte {
 	g.Proof = nil
-	text, _ := json.Marshal(g) // it has no error
+	text, _ := json.Marshal(g)
 	h := hmac.New(sha256.New, []byte(token))
 	fmt.Fprintf(h, "%d %q %s", rank, theirs, text)
 	return h.Sum(nil)
 }
 
-// errToken is the error of a side that has another token.
 var errToken = errors.New("it does not know the job's token")
 
-// challengeMember does rank 0's side up to the member's greeting. If the error is nil, the greeting comes
-// from a process that knows the token. ok is the answer.
+// challengeMember does rank 0's side of a handshake, except for its last frame, ok. If the error is nil, the
+// member knows the token.
 func challengeMember(conn net.Conn, c Config) (rank int, who greeting, ok frame, err error) {
 	mine := greeting{Protocol: protocol, Nonce: rand.Text()}
 	rank, err = exchange(conn, c, jsonFrame(kindGreeting, 0, mine), &who)
@@ -61,21 +58,21 @@ func challengeMember(conn net.Conn, c Config) (rank int, who greeting, ok frame,
 	return rank, who, jsonFrame(kindGreeting, 0, mine), err
 }
 
-// introduce does a member's side. Its error is a *refusedError if rank 0 has given a reason.
+// introduce does a member's side of a handshake. The error is a *refusedError if rank 0 has given a reason.
 func introduce(conn net.Conn, c Config, me greeting) error {
-	var asks, answers greeting
-	if _, err := exchange(conn, c, frame{}, &asks); err != nil {
+	var challenge, answer greeting
+	if _, err := exchange(conn, c, frame{}, &challenge); err != nil {
 		return err
 	}
-	me.Proof = me.proof(c.Token, c.Rank, asks.Nonce)
-	_, err := exchange(conn, c, jsonFrame(kindGreeting, c.Rank, me), &answers)
-	if err == nil && !hmac.Equal(answers.Proof, answers.proof(c.Token, 0, me.Nonce)) {
+	me.Proof = me.proof(c.Token, c.Rank, challenge.Nonce)
+	_, err := exchange(conn, c, jsonFrame(kindGreeting, c.Rank, me), &answer)
+	if err == nil && !hmac.Equal(answer.Proof, answer.proof(c.Token, 0, me.Nonce)) {
 		err = errToken
 	}
 	return err
 }
 
-// exchange sends a frame, if it has a kind, and reads the greeting that answers it.
+// exchange sends a frame, if it has a kind, and reads the greeting of the other side.
 func exchange(conn net.Conn, c Config, f frame, to *greeting) (rank int, err error) {
 	if err := conn.SetDeadline(time.Now().Add(c.Silence)); err != nil {
 		return 0, err

@@ -9,15 +9,14 @@ import (
 	"penstock.example/torch"
 )
 
-// Local returns n members within this process, such as replicas of a pipeline: goroutines stand for
-// processes. They behave like members of Join: a send waits for its receive, and tags match by name. A
-// message that is longer than its receive panics, where Gloo would end the process. Close does not
-// wait.
+// Local returns n members within this process: goroutines stand for processes. They behave like members of
+// Join, with two differences. A message that is longer than its receive panics, where Gloo would end the
+// process. Close does not wait.
 func Local(n int) []*Group {
 	g := &localGroup{first: newOutcome(), pending: map[channel][]*transfer{}}
 	all := make([]*Group, n)
 	for rank := range all {
-		g.gathers = append(g.gathers, newGathers(n, g.first, g.lost))
+		g.gathers = append(g.gathers, newGathers(n, g.first, g.fail))
 		all[rank] = &Group{rank: rank, size: n, first: g.first, member: &localMember{g, rank}}
 	}
 	return all
@@ -33,10 +32,10 @@ type localGroup struct {
 	first   *outcome
 	gathers []*gathers // by rank
 	mu      sync.Mutex
-	pending map[channel][]*transfer // either sends or receives, which wait for the other side
+	pending map[channel][]*transfer // that wait for the other side: only sends, or only receives
 }
 
-// channel is where a send and its receive meet.
+// channel is the common name of a send and its receive.
 type channel struct{ from, to, tag int }
 
 type transfer struct {
@@ -51,7 +50,7 @@ func (x *transfer) Wait() error {
 	return x.err
 }
 
-// end fails the group, and with it all transfers that wait. The caller has the lock.
+// end records a failure, and ends all transfers that wait. The caller has the lock.
 func (g *localGroup) end(err error) {
 	g.first.set(err, nil)
 	for _, waiting := range g.pending {
@@ -63,32 +62,28 @@ func (g *localGroup) end(err error) {
 	clear(g.pending)
 }
 
-// lost fails the group.
-func (g *localGroup) lost(err error) {
+func (g *localGroup) fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.end(err)
 }
 
 func (m *localMember) send(t *torch.Tensor, to, tag int) (link.Work, error) {
-	return m.meet(t, channel{m.rank, to, tag}, to, true)
+	return m.begin(t, channel{m.rank, to, tag}, to, true)
 }
 
 func (m *localMember) receive(t *torch.Tensor, from, tag int) (link.Work, error) {
-	return m.meet(t, channel{from, m.rank, tag}, from, false)
+	return m.begin(t, channel{from, m.rank, tag}, from, false)
 }
 
-// meet moves the bytes if the other side has called, and otherwise lets it find this side.
-func (g *localGroup) meet(t *torch.Tensor, ch channel, peer int, sends bool) (link.Work, error) {
+// begin moves the bytes if the other side waits. Otherwise this side waits.
+func (g *localGroup) begin(t *torch.Tensor, ch channel, peer int, sends bool) (link.Work, error) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	c.SetGrad(false)
 	var mine *torch.Tensor
-	// as of Gloo
-	if err := torch.Try(func() {
-		mine = c.Op("aten::view.dtype", engine.InMemoryOrder(c, t),
-			torch.Uint8)
-	}); err != nil {
+	view := func() { mine = c.Op("aten::view.dtype", engine.InMemoryOrder(c, t), torch.Uint8) }
+	if err := torch.Try(view); err != nil { // Gloo refuses such a tensor, too
 		return nil, err
 	}
 	x := &transfer{t: t, sends: sends, ended: make(chan struct{})}
@@ -128,14 +123,12 @@ func (m *localMember) gather(ctx context.Context, mine part) ([]part, error) {
 	})
 }
 
-func (m *localMember) fail(e *FailedError) { m.lost(e) }
-
 func (m *localMember) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	close(m.gathers[m.rank].closing)
 	for _, g := range m.gathers {
-		g.leave(m.rank)
+		g.markLeft(m.rank)
 	}
 	for ch := range m.pending {
 		if ch.from == m.rank || ch.to == m.rank {

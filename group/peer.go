@@ -11,13 +11,14 @@ import (
 	"time"
 )
 
-// drainTime bounds the end of a connection: to send the queue, and then to read until the other side closes.
+// drainTime bounds each half of a connection's end: sending the queue, and reading until the other side
+// closes.
 const drainTime = time.Second
 
 // peer is the control connection to another member. It sends a heartbeat when it has nothing else to send.
 type peer struct {
 	rank int
-	who  greeting // at rank 0
+	who  greeting // known at rank 0 only
 	conn net.Conn
 	cfg  Config
 
@@ -32,9 +33,9 @@ func newPeer(rank int, conn net.Conn, c Config) *peer {
 	return &peer{rank: rank, conn: conn, cfg: c, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// Read reads from the connection and gives up after a silence. It waits in turns, and a turn never counts for
-// longer than a heartbeat. So after a stop of this process, or of the whole job, it reads the frames that
-// have arrived meanwhile, and others have time to send.
+// Read reads from the connection and gives up after Config.Silence. It waits in turns, and a turn counts as
+// one heartbeat even if it took longer. So after a stop of this process, or of the whole job, Read gets the
+// frames that have arrived meanwhile, and the others have time to send.
 func (p *peer) Read(b []byte) (int, error) {
 	turn := p.cfg.heartbeat()
 	for quiet := turn; ; quiet += turn {
@@ -53,7 +54,7 @@ func (p *peer) Read(b []byte) (int, error) {
 	}
 }
 
-// send queues a frame. It does not block.
+// send queues a frame.
 func (p *peer) send(frame []byte) {
 	p.mu.Lock()
 	p.queue = append(p.queue, frame)
@@ -61,13 +62,13 @@ func (p *peer) send(frame []byte) {
 	notify(p.more)
 }
 
-// serve sends the queue and calls take with each frame that arrives, until the connection ends or stop is
-// called. Then it calls ended with the reason, and closes the connection.
+// serve sends the queue and handles each frame that arrives, until the connection ends, handle fails or stop
+// is called. Then it calls ended with the reason, and closes the connection.
 //
-// The kernel answers a close with unread data by a reset, which may discard frames on their way to the other
-// side, such as the reason for the end. So this side first sends the queue and a FIN, and reads until the
-// other side has closed, unless that is silent.
-func (p *peer) serve(take func(frame) error, ended func(error)) {
+// If data is unread at a close, the kernel sends a reset. The reset may discard frames on their way to the
+// other side, such as the reason for the end. So this side first sends the queue and a FIN. Then it reads
+// until the other side has closed, unless that side is silent.
+func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	var writer sync.WaitGroup
 	writer.Go(p.write)
 	in := bufio.NewReader(p)
@@ -75,7 +76,7 @@ func (p *peer) serve(take func(frame) error, ended func(error)) {
 	for err == nil {
 		var f frame
 		if f, err = readFrame(in, maxBody); err == nil {
-			err = take(f)
+			err = handle(f)
 		}
 	}
 	ended(err)
@@ -87,8 +88,8 @@ func (p *peer) serve(take func(frame) error, ended func(error)) {
 	_ = p.conn.Close()
 }
 
-// write sends the queue until stop is called or a write fails. It has time as long as the other side sends.
-// After a failure serve still reads the frames that the other side has sent before.
+// write sends the queue until stop is called or a write fails. Writes have no time limit before stop. After a
+// failed write serve still reads the frames that the other side has sent before.
 func (p *peer) write() {
 	tick := time.NewTicker(p.cfg.heartbeat())
 	defer tick.Stop()
@@ -118,7 +119,7 @@ func (p *peer) write() {
 	}
 }
 
-// stop ends the connection when the queue is sent.
+// stop ends the connection after the queue is sent.
 func (p *peer) stop() {
 	p.once.Do(func() {
 		close(p.done)
@@ -127,13 +128,13 @@ func (p *peer) stop() {
 	})
 }
 
-// why is the end of a connection in words.
+// why describes the end of the connection.
 func (p *peer) why(err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Sprintf("nothing was heard of it for %v", p.cfg.Silence)
 	case errors.Is(err, errFrame):
-		return "its control connection has sent what is " + err.Error()
+		return "its control connection has sent bytes that are " + err.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return "its control connection was closed"
 	}

@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	longWait = 2 * time.Second // after which a wait is logged
-	dialTime = 5 * time.Second // bounds a call
+	longWait = 2 * time.Second // longer waits are logged
+	dialTime = 5 * time.Second // the limit of one dial
 )
 
-// bindTime is how long a rank 0 of an earlier start may still have the port.
+// bindTime is how long rank 0 of an earlier start may keep the port.
 var bindTime = 10 * time.Second
 
-// errTimeout is why a Join is given up after Config.Timeout.
-var errTimeout = errors.New("the time to wait for the others is over; " + startAll)
+// errTimeout ends a Join after Config.Timeout.
+var errTimeout = errors.New("the time to wait for the others is over; " +
+	"want all ranks started by then, or more time (--join-timeout)")
 
-const startAll = "want all ranks started by then, or more time (--join-timeout)"
-
-// retry calls f, with growing pauses, until it succeeds, fails for good or the time is over. A long wait is
-// logged. what names the attempt in messages; remedy is the advice after a failure.
+// retry calls f, with growing pauses, until it succeeds, its failure is final or the time is over. A long
+// wait is logged. what names the attempt in messages; remedy is the advice after a failure.
 func (c Config) retry(ctx context.Context, what, remedy string,
 	f func(context.Context) (final bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
@@ -36,8 +35,7 @@ func (c Config) retry(ctx context.Context, what, remedy string,
 		if err == nil || final {
 			return err
 		}
-		// the end of the time cuts an attempt short, whose error says less
-		if last == nil || ctx.Err() == nil {
+		if last == nil || ctx.Err() == nil { // the error of an attempt that ctx cut short says less
 			last = err
 		}
 		if !logged && time.Since(began) > longWait {
@@ -66,14 +64,14 @@ func (c Config) checkToken(ip net.IP) error {
 		Remedy: "want the same secret on all ranks, such as openssl rand -hex 32 prints (PENSTOCK_TOKEN)"}
 }
 
-// Join makes this process a member of a group. It blocks until all members have come, ctx is done or
-// Config.Timeout has passed. If a rank is missing or comes twice, or if members differ in the size of the
-// group or in libtorch, it fails on all ranks that have come. The caller closes the group.
+// Join makes this process a member of a group. It blocks until all members have joined, ctx is done or
+// Config.Timeout has passed. If a rank is missing or joins twice, or if members differ in the size of the
+// group or in libtorch, Join fails on all ranks that call it. The caller closes the group.
 func Join(ctx context.Context, cfg Config) (*Group, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.filled()
+	cfg = cfg.withDefaults()
 	if cfg.Size == 1 {
 		return Local(1)[0], nil
 	}
@@ -86,17 +84,17 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 }
 
 func (c *control) join(ctx context.Context) (err error) {
-	within, meet := c.cfg.Timeout, c.assemble
-	if c.cfg.Rank != 0 { // rank 0's time ends first, and it knows who is missing
-		within, meet = within+c.cfg.Silence, c.meetRank0
+	timeout, connect := c.cfg.Timeout, c.assemble
+	if c.cfg.Rank != 0 { // rank 0, which knows who is missing, gives up first
+		timeout, connect = timeout+c.cfg.Silence, c.meetRank0
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, within, errTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
-	ip, err := meet(ctx, introduction(c.cfg))
+	ip, err := connect(ctx, introduction(c.cfg))
 	if err != nil {
 		return err
 	}
-	if c.carrier, err = openCarrier(ctx, c, ip); err == nil {
+	if c.tensorTransport, err = openTransport(ctx, c, ip); err == nil {
 		_, err = c.gather(ctx, part{What: "joined"})
 	}
 	if err != nil {
@@ -108,8 +106,8 @@ func (c *control) join(ctx context.Context) (err error) {
 	return nil
 }
 
-// assemble is rank 0's part of the rendezvous: it waits for all members. It returns the address that it
-// has listened on.
+// assemble is rank 0's part of the rendezvous. It waits for all members, and returns the address that it has
+// listened on.
 func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 	listener, err := listen(ctx, c.cfg)
 	if err != nil {
@@ -151,7 +149,7 @@ func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 	}
 }
 
-// missing names the ranks that are not connected, and says who was refused last.
+// missing names the ranks that are not connected, and the last connection that was refused.
 func (c *control) missing() (ranks, refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,12 +162,11 @@ func (c *control) missing() (ranks, refused string) {
 	return arg.Numbered("rank", missing), c.refused
 }
 
-// listen opens rank 0's listener. The name of its host may be known later.
+// listen opens rank 0's listener. It retries, as the name of the host may not resolve yet.
 func listen(ctx context.Context, c Config) (l net.Listener, err error) {
 	host, port, _ := net.SplitHostPort(c.Address)
 	began := time.Now()
-	const remedy = "want an address or a name of rank 0's machine (MASTER_ADDR or --rendezvous), " +
-		"or more time (--join-timeout)"
+	const remedy = "want rank 0's host (MASTER_ADDR, --rendezvous), or more time (--join-timeout)"
 	err = c.retry(ctx, "rank 0 listens", remedy, func(ctx context.Context) (final bool, err error) {
 		ip, err := ownIP(ctx, host, c.Address)
 		if err != nil {
@@ -179,17 +176,16 @@ func listen(ctx context.Context, c Config) (l net.Listener, err error) {
 			return true, err
 		}
 		if l, err = net.Listen("tcp", net.JoinHostPort(ip.String(), port)); err != nil {
-			err = fmt.Errorf("group: rank 0 listens at %s: %w; want each rank once, and a port that is free "+
-				"(MASTER_PORT or --rendezvous)", c.Address, err)
+			const text = "group: rank 0 listens at %s: %w; want each rank once, and a free port"
+			err = fmt.Errorf(text, c.Address, err)
 		}
 		return !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) > bindTime, err
 	})
 	return l, err
 }
 
-// ownIP returns the address of this machine that rank 0 listens on: the address of the rendezvous if this
-// machine has it. Otherwise it is the address of a service, and rank 0 listens on the interface that leads
-// there.
+// ownIP returns the address that rank 0 listens on: the address of the rendezvous if this machine has it.
+// Otherwise it is the address of a service, and rank 0 listens on the interface that leads there.
 func ownIP(ctx context.Context, host, address string) (net.IP, error) {
 	all, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
 	if err != nil {
@@ -214,8 +210,8 @@ func ownIP(ctx context.Context, host, address string) (net.IP, error) {
 	return route.LocalAddr().(*net.UDPAddr).IP, nil
 }
 
-// serve admits a member at rank 0, or refuses a connection. It has the time of Silence to prove that it knows
-// the token, and ends with joining.
+// serve admits a member at rank 0, or refuses a connection. Each step of the handshake must end within
+// Config.Silence. The end of joining closes the connection.
 func (c *control) serve(joining context.Context, conn net.Conn, me greeting) {
 	wanted := context.AfterFunc(joining, func() { _ = conn.Close() })
 	p := newPeer(0, conn, c.cfg)
@@ -231,7 +227,7 @@ func (c *control) serve(joining context.Context, conn net.Conn, me greeting) {
 			return
 		}
 		err = problem
-		defer c.end(problem) // nobody can join any more
+		defer c.end(problem)
 	case errors.Is(err, errToken):
 		problem = &refusedError{fmt.Sprintf("group: rank 0 has refused this process: %v; want the same "+
 			"token on all ranks (PENSTOCK_TOKEN)", err)}
@@ -244,13 +240,13 @@ func (c *control) serve(joining context.Context, conn net.Conn, me greeting) {
 	from, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.refused == "" { // others would fill the log
+	if c.refused == "" { // more would fill the log
 		c.cfg.Log.Warn("group: a connection was refused", "from", from, "why", err)
 	}
 	c.refused = fmt.Sprintf("; %s was refused: %v", from, err)
 }
 
-// admit makes a process that knows the token a member, or returns what is wrong with the job.
+// admit makes a process that knows the token a member, or returns the mistake in the job.
 func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,20 +254,19 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 		return &refusedError{fmt.Sprintf("group: rank %d "+format, append([]any{p.rank}, args...)...)}
 	}
 	switch there, size := c.peers[p.rank], c.cfg.Size; {
-	case c.started || c.first.get() != nil: // the listener closes now
+	case c.started || c.first.get() != nil:
 		_ = p.conn.Close()
 		return nil
 	case p.who.Libtorch != me.Libtorch:
-		return refuse("has libtorch %s, and rank 0 %s; want the same on all ranks", p.who.Libtorch,
-			me.Libtorch)
+		return refuse("has libtorch %s, rank 0 %s; want the same on all", p.who.Libtorch, me.Libtorch)
 	case p.who.Size != size:
-		return refuse("is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE, and as many "+
-			"replicas, on all ranks", p.who.Size, size)
+		return refuse("is one of %d processes, and rank 0 one of %d; want the same WORLD_SIZE and replicas",
+			p.who.Size, size)
 	case p.rank < 1 || p.rank >= size:
 		return refuse("joins a group of %d; want 1 to %d", size, size-1)
 	case there != nil:
-		return refuse("is there twice: %v, and %v; want each rank once, and another port for another job "+
-			"(MASTER_PORT or --rendezvous)", there.who.process(), p.who.process())
+		return refuse("is there twice: %v, and %v; want each rank once, and another port for another job",
+			there.who.process(), p.who.process())
 	}
 	p.send(ok.encode())
 	if c.add(p); len(c.peers) == c.cfg.Size-1 {
@@ -283,8 +278,8 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 	return nil
 }
 
-// meetRank0 is the part of the other members: it connects to rank 0 and waits until all are there. It
-// returns the address by which this process reaches rank 0.
+// meetRank0 is the other members' part of the rendezvous. It connects to rank 0 and waits for all members. It
+// returns this process's address on that connection.
 func (c *control) meetRank0(ctx context.Context, me greeting) (net.IP, error) {
 	conn, err := dialRank0(ctx, c.cfg, me)
 	if err != nil {
@@ -304,13 +299,12 @@ func (c *control) meetRank0(ctx context.Context, me greeting) (net.IP, error) {
 	}
 }
 
-// dialRank0 calls until rank 0 answers. The name of its host may be known later, like the name of a container
-// that starts later. A rank 0 of an earlier start may answer meanwhile.
+// dialRank0 calls until rank 0 answers. The host's name may not resolve yet, such as the name of a container
+// that starts later. Rank 0 of an earlier start may answer first.
 func dialRank0(ctx context.Context, c Config, me greeting) (conn net.Conn, err error) {
 	d := net.Dialer{Timeout: dialTime}
 	what := fmt.Sprintf("rank %d of %d calls rank 0", c.Rank, c.Size)
-	const remedy = "want rank 0 started by then, an address of it that this machine reaches " +
-		"(MASTER_ADDR and MASTER_PORT, or --rendezvous), or more time (--join-timeout)"
+	const remedy = "want rank 0 started by then and reachable there, or more time (--join-timeout)"
 	err = c.retry(ctx, what, remedy, func(ctx context.Context) (final bool, err error) {
 		if conn, err = d.DialContext(ctx, "tcp", c.Address); err != nil {
 			return false, err

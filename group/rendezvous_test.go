@@ -81,7 +81,7 @@ func TestJobsThatAreWrong(t *testing.T) {
 			[]string{"calls rank 0 at 127.0.0.1:", ", for 1s: ",
 				"connection refused; want rank 0 started by then"}},
 		{3, []attempt{rank(0), other}, []string{"rank 2 is one of 4 processes, and rank 0 one of 3; want " +
-			"the same WORLD_SIZE, and as many replicas,"}},
+			"the same WORLD_SIZE and replicas"}},
 	} {
 		cfg := config(t, row.size)
 		cfg.Timeout = time.Second
@@ -142,7 +142,7 @@ func TestAPortThatIsTaken(t *testing.T) {
 		Silence: 100 * time.Millisecond}}
 	errs := attempts(t, cfg, rank(0), rank(1))
 	allSay(t, errs[:1], "rank 0 listens at "+cfg.Address, "address already in use",
-		"want each rank once, and a port that is free")
+		"want each rank once, and a free port")
 	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 1s: what listens there is not "+
 		"rank 0 of this job: ")
 }
@@ -184,7 +184,7 @@ func TestAHostWithoutAnAddress(t *testing.T) {
 	cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	errs := attempts(t, cfg, rank(0), rank(1))
 	allSay(t, errs[:1], "rank 0 listens at "+cfg.Address+", for 3s: ",
-		"no such host; want an address or a name of rank 0's machine")
+		"no such host; want rank 0's host")
 	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 3s: ",
 		"no such host; want rank 0 started by then")
 	for _, want := range []string{"rank 0 listens", "rank 1 of 2 calls rank 0", "no such host"} {

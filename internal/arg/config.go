@@ -1,4 +1,4 @@
-// Package arg checks settings, and writes and reads sizes and names in the one way that messages have them.
+// Package arg checks settings. It also formats and parses the sizes and names in messages.
 package arg
 
 import (
@@ -6,17 +6,15 @@ import (
 	"fmt"
 )
 
-// ConfigError is a setting that is refused. Packages with settings have it under a name of their own,
-// such as pipe.ConfigError.
+// ConfigError is a setting that is refused. Other packages have aliases, such as pipe.ConfigError.
 type ConfigError struct {
-	Of      string // the owner of the setting: a package, or something in it, such as "optim: sgd"
-	Field   string // of the configuration
+	Of      string // the setting's owner: a package, or a part such as "optim: sgd"
+	Field   string
 	Value   any
-	Problem string // the mistake in the value, if the remedy does not say it
-	Remedy  string // the value to give instead
+	Problem string // the mistake in the value; "" if the remedy says it
+	Remedy  string // the values that are accepted
 }
 
-// Error names the field, the value and the remedy.
 func (e *ConfigError) Error() string {
 	format := "%s: %s is %v"
 	if _, ok := e.Value.(string); ok {
@@ -29,25 +27,23 @@ func (e *ConfigError) Error() string {
 	return s + ": " + e.Problem + "; " + e.Remedy
 }
 
-// refuse is a ConfigError unless ok.
-func refuse(ok bool, of, field string, value any, remedy string, args ...any) error {
+// check returns a ConfigError unless ok.
+func check(ok bool, of, field string, value any, remedy string, args ...any) error {
 	if ok {
 		return nil
 	}
 	return &ConfigError{Of: of, Field: field, Value: value, Remedy: fmt.Sprintf(remedy, args...)}
 }
 
-// Between refuses a value that is below least or above most.
 func Between[T cmp.Ordered](of, field string, value, least, most T) error {
-	return refuse(value >= least && value <= most, of, field, value, "want %v to %v", least, most)
+	return check(value >= least && value <= most, of, field, value, "want %v to %v", least, most)
 }
 
-// AtLeast refuses a value that is below least.
 func AtLeast[T cmp.Ordered](of, field string, value, least T) error {
-	return refuse(value >= least, of, field, value, "want at least %v", least)
+	return check(value >= least, of, field, value, "want at least %v", least)
 }
 
-// Balance checks that every stage has layers and that they are all of the model's.
+// Balance checks that every stage has at least one layer, and that counts add up to layers.
 func Balance(of string, counts []int, layers int) error {
 	left := layers
 	for _, n := range counts {
@@ -57,6 +53,6 @@ func Balance(of string, counts []int, layers int) error {
 		}
 		left -= n
 	}
-	return refuse(left == 0, of, "Balance", counts,
+	return check(left == 0, of, "Balance", counts,
 		"want at least 1 layer in each stage and the %d layers in all", layers)
 }

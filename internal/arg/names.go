@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Numbered names things by their numbers: "rank 2", "ranks 0, 1 and 3", or the first of many and how many
-// more. It is "" for none.
+// Numbered lists numbered things: "rank 2", or "ranks 0, 1 and 3". It lists 16 at most and counts the rest.
+// It returns "" if there are none.
 func Numbered(what string, numbers []int) string {
 	const most = 16
 	var words []string
@@ -28,7 +28,7 @@ func Numbered(what string, numbers []int) string {
 	return what + "s " + strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// IsHost reports whether text is an IP address, or looks like the name of a host.
+// IsHost reports whether text is an IP address, or looks like a host name.
 func IsHost(text string) bool {
 	if _, err := netip.ParseAddr(text); err == nil {
 		return true
@@ -37,13 +37,12 @@ func IsHost(text string) bool {
 	return text != "" && len(text) <= 255 && strings.Trim(text, letters) == ""
 }
 
-// OneOf is the remedy for an unknown word: the nearest known word, if one is near, and the list of all
-// known words.
+// OneOf returns the remedy for an unknown word: Meant, and the list of all known words.
 func OneOf(word string, known []string) string {
 	return Meant(word, known) + "want one of " + strings.Join(known, ", ")
 }
 
-// Meant asks for the word that was probably meant, such as "did you mean train? ", or is "".
+// Meant returns a question with the nearest known word, such as "did you mean train? ", or "".
 func Meant(word string, known []string) string {
 	if near := Nearest(word, known); near != "" {
 		return "did you mean " + near + "? "
@@ -51,7 +50,7 @@ func Meant(word string, known []string) string {
 	return ""
 }
 
-// Nearest is the first known word with the least edit distance, or "" if all are too far.
+// Nearest returns the first known word with the least edit distance, or "" if all are too far.
 func Nearest(word string, known []string) (best string) {
 	least := 1 << 30
 	for _, k := range known {
@@ -63,7 +62,7 @@ func Nearest(word string, known []string) (best string) {
 	return best
 }
 
-// distance is the Levenshtein distance of two words in bytes.
+// distance returns the Levenshtein distance of two words in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

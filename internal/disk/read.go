@@ -1,6 +1,6 @@
-// Package disk reads and writes regular files: reading a named pipe, a device or a socket could block for
-// ever or never end. Files that are read whole have a bounded size. Files that are written are either
-// complete or untouched.
+// Package disk reads and writes regular files. It refuses named pipes, devices and sockets: reading them
+// could block for ever or never end. Reads of whole files have a size limit. Writes are complete or leave no
+// trace.
 package disk
 
 import (
@@ -13,15 +13,14 @@ import (
 	"syscall"
 )
 
-// MaxJSON bounds the bytes of a JSON file: a hundred times the largest checkpoint's state, chain or plan.
+// MaxJSON limits the bytes of a JSON file to a hundred times the largest checkpoint's state, chain or plan.
 const MaxJSON = 64 << 20
 
-// ErrNotRegular is what opening anything but a regular file returns.
+// ErrNotRegular is the error of opening anything but a regular file.
 var ErrNotRegular = errors.New("not a regular file")
 
 // Open opens the regular file at path for reading; links are followed. It never blocks. The error is an
-// *fs.PathError, with ErrNotRegular for a named pipe, a device, a socket or a directory. The caller closes
-// the file.
+// *fs.PathError.
 func Open(path string) (*os.File, error) { return openRegular(path, os.O_RDONLY) }
 
 // OpenAppend opens a file for reading and for writing at its end. It makes the file if it is missing.
@@ -29,8 +28,8 @@ func OpenAppend(path string) (*os.File, error) {
 	return openRegular(path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
 }
 
-// openRegular refuses anything but a regular file before it is opened, and again after, as the file may
-// have been replaced in between. Its mode follows the umask if it is made.
+// openRegular checks that the file is regular before opening it, and again afterwards: it may have been
+// replaced in between.
 func openRegular(path string, flags int) (*os.File, error) {
 	if before, err := os.Stat(path); err == nil {
 		if err := regular(path, before); err != nil {
@@ -53,8 +52,7 @@ func openRegular(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// Read reads the regular file at path whole. A file of more than most bytes is refused before any
-// of it is read.
+// Read reads the whole regular file at path. It refuses a file of more than most bytes.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {
@@ -64,11 +62,10 @@ func Read(path string, most int64) ([]byte, error) {
 	info, err := f.Stat()
 	var content []byte
 	if err == nil && info.Size() > most {
-		err = fmt.Errorf("it has %d bytes; want at most %d: this may be another kind of file", info.Size(),
-			most)
+		err = fmt.Errorf("it has %d bytes; want at most %d: perhaps another kind of file", info.Size(), most)
 	}
 	if err == nil {
-		content, err = ReadStream(f, most) // the size may have changed, and files of /proc do not tell theirs
+		content, err = ReadStream(f, most) // the size may change, and is 0 for files of /proc
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
@@ -76,19 +73,18 @@ func Read(path string, most int64) ([]byte, error) {
 	return content, nil
 }
 
-// ReadStream reads r to its end, and no further than most bytes.
+// ReadStream reads r to its end. It fails after most bytes.
 func ReadStream(r io.Reader, most int64) ([]byte, error) {
 	content, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
 		return nil, err
 	}
 	if int64(len(content)) > most {
-		return nil, fmt.Errorf("it has more than %d bytes: this may be another kind of file", most)
+		return nil, fmt.Errorf("it has more than %d bytes: perhaps another kind of file", most)
 	}
 	return content, nil
 }
 
-// regular returns an error unless the file is regular.
 func regular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil

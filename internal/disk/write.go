@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,17 +12,16 @@ import (
 	"path/filepath"
 )
 
-// Write writes the file at path as a whole or not at all. Whoever opens path later, also after a
-// failure or a loss of power, finds either the complete new file or the old one. The
-// directory must exist, and the file's mode follows the umask.
+// Write writes the file at path as a whole or not at all. Later readers, also after a failure or a loss of
+// power, find either the complete new file or the old one. The directory must exist, and the file's mode
+// follows the umask.
 //
-// It makes a temporary file in the same directory, forces it to disk, renames it to path, and
-// forces the directory to disk. After an error the temporary file is removed. A crash may leave it,
-// as path followed by a number and ".tmp".
+// Write makes a temporary file in the same directory, forces it to disk, renames it to path, and forces the
+// directory to disk. An error removes the temporary file. A crash may leave it, as path followed by a number
+// and ".tmp".
 //
-// A character device, such as /dev/null, is written directly. Anything else that is not a regular
-// file is refused. So is a new file in /dev, which would be a mistake, and /dev/stdout, a link that
-// a file must not replace.
+// A character device, such as /dev/null, is written directly. Anything else that is not a regular file is
+// refused. So is a new file in /dev, a likely mistake, and /dev/stdout, a link that a file must not replace.
 func Write(path string, content func(io.Writer) error) error {
 	device, err := writable(path)
 	if err != nil {
@@ -41,10 +41,7 @@ func Write(path string, content func(io.Writer) error) error {
 	if err = buffered(temporary, content); err == nil {
 		err = temporary.Sync()
 	}
-	if closed := temporary.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
+	if err = cmp.Or(err, temporary.Close()); err == nil {
 		err = os.Rename(temporary.Name(), path)
 	}
 	if err != nil {
@@ -60,7 +57,7 @@ func Write(path string, content func(io.Writer) error) error {
 	return nil
 }
 
-// Probe returns the error with which Write would fail at path before it calls content.
+// Probe returns the error that Write would return at path without calling content.
 func Probe(path string) error {
 	if device, err := writable(path); device || err != nil {
 		return err
@@ -72,7 +69,7 @@ func Probe(path string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// writable returns an error if path is neither free nor a regular file nor a character device.
+// writable returns an error unless path is free, a regular file or a character device.
 func writable(path string) (device bool, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Mode()&fs.ModeCharDevice != 0 {
@@ -92,24 +89,24 @@ func writable(path string) (device bool, err error) {
 	return false, regular(path, info)
 }
 
-// createBeside creates a new file next to path. os.CreateTemp does not serve: its files can only be
-// read by their owner. Errors are of path, as nobody has asked for the new file.
+// createBeside creates a new file next to path. It replaces os.CreateTemp, whose files only their owner can
+// read. Its errors name path, which the caller knows.
 func createBeside(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()),
 			os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-		var of *fs.PathError
+		var failed *fs.PathError
 		switch {
 		case errors.Is(err, fs.ErrExist):
 			continue
-		case errors.As(err, &of):
-			of.Path = path
+		case errors.As(err, &failed):
+			failed.Path = path
 		}
 		return file, err
 	}
 }
 
-// buffered writes through a buffer: many a model has thousands of tensors of a few hundred bytes.
+// buffered writes through a buffer, as models may have thousands of tensors of a few hundred bytes.
 func buffered(file *os.File, content func(io.Writer) error) error {
 	w := bufio.NewWriterSize(file, 1<<20)
 	if err := content(w); err != nil {

@@ -1,9 +1,9 @@
-// Package draws sets the number of draws of tests that use rapid: 25, or rapid's own 100 if
-// PENSTOCK_TEST=full. -rapid.checks overrides both. Every test package that uses rapid imports it.
+// Package draws sets the number of draws of rapid's tests: 25, or rapid's own 100 if PENSTOCK_TEST=full. The
+// flag -rapid.checks overrides both. Every test package that uses rapid imports it.
 //
 //	PENSTOCK_TEST=full go test -count=1 ./pipe
 //
-// Without -count=1 go test may repeat the result of a quick run: it does not notice the variable.
+// Without -count=1 go test may print the cached result of a quick run.
 package draws
 
 import (
@@ -15,19 +15,15 @@ import (
 	_ "pgregory.net/rapid" // defines the flag
 )
 
-// usual is the number of draws of a quick run.
-const usual = 25
-
 // Full is set if tests may take long: all networks, all sizes, many draws.
 var Full = os.Getenv("PENSTOCK_TEST") == "full"
 
 func init() {
 	if !Full {
-		set(usual)
+		set(25)
 	}
 }
 
-// Pick returns quick, or full if Full is set.
 func Pick[T any](quick, full T) T {
 	if Full {
 		return full
@@ -35,8 +31,7 @@ func Pick[T any](quick, full T) T {
 	return quick
 }
 
-// Checks sets the number of draws until t ends: quick, or full if Full is set. A number given on
-// the command line stays.
+// Checks sets the number of draws until t ends, unless the command line sets it.
 func Checks(t testing.TB, quick, full int) {
 	t.Helper()
 	given := false
@@ -51,12 +46,12 @@ func Checks(t testing.TB, quick, full int) {
 
 const name = "rapid.checks"
 
-// set is not flag.Set, after which flag.Visit would report the flag as given.
+// set avoids flag.Set, after which flag.Visit would report the flag.
 func set(n any) {
 	if err := flag.Lookup(name).Value.Set(fmt.Sprint(n)); err != nil {
 		panic(err)
 	}
 }
 
-// Many reports whether at least 15 cases are drawn. A test that wants to see a likely case asks it.
+// Many reports whether at least 15 cases are drawn, so that a test sees every likely case.
 func Many() bool { return flag.Lookup(name).Value.(flag.Getter).Get().(int) >= 15 }

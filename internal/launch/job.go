@@ -28,35 +28,26 @@ type Job struct {
 	// Stderr gets the standard error of all processes and the standard output of ranks above 0, line by
 	// line. Each line begins with the rank, as in "[2] ".
 	Stderr io.Writer
-	// Restarts is how often the job is started again after a failure. OnRestart is called before, with
-	// the number of the restart, from 1.
+	// Restarts is how often the job is started again after a failure. OnRestart is called before each
+	// restart, with its number, from 1.
 	Restarts  int
 	OnRestart func(restart int, after *Failure)
-	// Settle is how long the other processes may run after one has failed, to report their errors. 0 is
-	// 2 seconds.
+	// Settle is how long the other processes may run after a failure, to report their errors; 0 is 2 seconds.
 	Settle time.Duration
-	// Grace is how long they may take to end after SIGTERM, before SIGKILL. 0 is 10 seconds.
+	// Grace is the time between SIGTERM and SIGKILL; 0 is 10 seconds.
 	Grace time.Duration
 }
 
-// RestartVariable is the environment variable in which a process finds how often the job was started
-// again.
-const RestartVariable = "TORCHELASTIC_RESTART_COUNT"
-
-// Usage is the exit code of a process that refuses its command line or input. Such a job is not started
-// again.
+// Usage is the exit code of a process that refuses its command line or input. Its job is not started again.
 const Usage = 2
 
-// Hopeless is the end of the error of such a job, if it has Restarts.
-const Hopeless = "; not started again, as its command line or data would be refused again"
-
-// Failure is the end of the process that failed first.
+// Failure says how the process that failed first has ended.
 type Failure struct {
 	Rank   int
-	Code   int            // its exit code; -1 if a signal ended it
-	Signal syscall.Signal // that ended it, or 0
-	After  time.Duration  // from its start
-	Err    error          // why it could not be started or waited for; nil if it ran
+	Code   int            // the exit code; -1 after a signal
+	Signal syscall.Signal // the signal that ended the process, or 0
+	After  time.Duration  // how long the process has run
+	Err    error          // why the process could not be started or waited for; or nil
 }
 
 func (f *Failure) Error() string {
@@ -76,15 +67,14 @@ func (f *Failure) Unwrap() error { return f.Err }
 // ExitCode is the exit code of a launcher after this failure.
 func (f *Failure) ExitCode() int { return f.Code }
 
-// Run runs the job until all processes of a start have exited with 0, Restarts is used up, a process has
-// exited with Usage, or ctx is done. Its error is nil or wraps a *Failure.
+// Run starts the processes, again after each failure, until all exit with 0, no restart is left, a process
+// exits with Usage, or ctx is done. Its error is nil or wraps a *Failure.
 //
-// A start fails with the first process that does not exit with 0. The others then have Settle to end by
-// themselves. After that they get SIGTERM, and SIGKILL after Grace. When ctx is done all get SIGTERM,
-// and Run waits for as long as they take.
+// When a process does not exit with 0, the others have the time Settle to end by themselves. After that they
+// get SIGTERM, and SIGKILL after Grace. When ctx is done all get SIGTERM, and Run waits until they end.
 //
-// Each process has a process group of its own: Ctrl-C on a terminal signals the caller alone. If the
-// caller dies the system kills the processes.
+// Each process has a process group of its own: Ctrl-C on a terminal signals the caller alone. If the caller
+// dies the system kills the processes.
 func (j Job) Run(ctx context.Context) error {
 	for restart := 0; ; restart++ {
 		switch failure := j.start(ctx, restart); {
@@ -93,7 +83,7 @@ func (j Job) Run(ctx context.Context) error {
 		case ctx.Err() != nil || restart == j.Restarts:
 			return failure
 		case failure.Code == Usage:
-			return fmt.Errorf("%w%s", failure, Hopeless)
+			return fmt.Errorf("%w; not started again: its input would be refused again", failure)
 		default:
 			j.OnRestart(restart+1, failure)
 		}
@@ -102,8 +92,7 @@ func (j Job) Run(ctx context.Context) error {
 
 // start runs the processes once.
 func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
-	// PR_SET_PDEATHSIG is about the thread that has started a process. So this thread has to live until
-	// all processes have ended.
+	// Pdeathsig kills a process when the thread that started it ends. So the goroutine keeps this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -127,7 +116,7 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 	}
 
 	var deadline <-chan time.Time // of the next signal
-	signalled := failure != nil   // by this launcher
+	signalled := failure != nil   // the launcher has sent a signal
 	if signalled {
 		signal(running, syscall.SIGKILL)
 	}
@@ -145,7 +134,7 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 				}
 			case f.Signal != 0 && failure.Signal == 0 && !signalled,
 				f.Code == Usage && failure.Code > 0 && failure.Code != Usage:
-				// others exit because of such a process, and may be seen first
+				// this is the cause of the first exit that was seen
 				failure = f
 			}
 		case <-interrupted:
@@ -165,7 +154,7 @@ func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
 	c := exec.Command(j.Path, j.Args...)
 	// Of several values of a variable the last counts.
 	c.Env = slices.Concat([]string{"GOTRACEBACK=crash"}, j.Env[rank],
-		[]string{fmt.Sprint(RestartVariable, "=", restart)})
+		[]string{fmt.Sprint("TORCHELASTIC_RESTART_COUNT=", restart)})
 	c.Stdout, c.Stderr = log, log
 	if rank == 0 {
 		c.Stdout = j.Stdout
@@ -175,7 +164,7 @@ func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
 	return c
 }
 
-// failureOf describes the end of a process, or is nil if err, of Wait, is nil.
+// failureOf describes the end of a process. err is the result of Wait; without an error it returns nil.
 func failureOf(rank int, c *exec.Cmd, err error, after time.Duration) *Failure {
 	if err == nil {
 		return nil
@@ -184,7 +173,7 @@ func failureOf(rank int, c *exec.Cmd, err error, after time.Duration) *Failure {
 	if status, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		f.Signal = status.Signal()
 	}
-	if f.Code == 0 { // it did its work, but its output could not be passed on
+	if f.Code == 0 { // the output could not be passed on
 		f.Err = err
 	}
 	return f

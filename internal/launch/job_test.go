@@ -81,7 +81,7 @@ func TestMain(m *testing.M) {
 	case "crash":
 		panic("a bug")
 	case "counts": // fails, with 10 and the number of the restart, until the restart that it is told
-		if restart := os.Getenv(launch.RestartVariable); restart != word {
+		if restart := os.Getenv("TORCHELASTIC_RESTART_COUNT"); restart != word {
 			n, _ := strconv.Atoi(restart)
 			os.Exit(10 + n)
 		}
@@ -247,7 +247,7 @@ func TestRestarts(t *testing.T) {
 			code = failure(t, err).Code
 		}
 		if code != row.code || !slices.Equal(got, row.want) ||
-			(code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), launch.Hopeless)) {
+			(code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), "refused again")) {
 			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code,
 				row.want)
 		}

@@ -6,20 +6,17 @@ import (
 	"sync"
 )
 
-// maxLine is the most bytes of a line that are held until it ends.
-const maxLine = 64 << 10
+const maxLine = 64 << 10 // longer lines are split
 
-// lineWriter writes the lines of one process to the log of a job. Lines stay whole, and each begins with the
-// rank of its process.
+// lineWriter writes the lines of one process to the log of a job. Each line begins with the process's rank.
 type lineWriter struct {
 	mu     *sync.Mutex // of the job
 	to     io.Writer
 	prefix string
-	rest   []byte // the beginning of a line
+	rest   []byte // an incomplete line
 }
 
-// Write writes the lines that are complete. It reports no error: a process must not end because its log
-// cannot be written.
+// Write writes the complete lines. It reports no error: a process must not end because of its log.
 func (w *lineWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,7 +36,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush writes a line that the process has not ended.
+// flush writes an incomplete line.
 func (w *lineWriter) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// Port is a port of the loopback interface that is kept for a process that will listen there. Another
-// process might get a port that was only found free. This one is bound and nobody listens: the system gives
-// it to nobody who asks for any port. As it allows reuse, a process that names it may listen.
+// Port is a port of the loopback interface that is kept for a process that will listen there. It is bound
+// without a listener, so the system does not give it to processes that ask for any port. With SO_REUSEADDR a
+// process that names the port may listen there.
 type Port struct {
 	Number int
 	socket int
@@ -33,5 +33,5 @@ func KeepPort() (*Port, error) {
 // Address is the address of the port, such as 127.0.0.1:29500.
 func (p *Port) Address() string { return fmt.Sprint("127.0.0.1:", p.Number) }
 
-// Release lets others have the port. A process that listens there is not disturbed.
+// Release gives up the port. A process that listens there goes on.
 func (p *Port) Release() error { return syscall.Close(p.socket) }

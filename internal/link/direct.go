@@ -14,18 +14,18 @@ import (
 	"penstock.example/torch"
 )
 
-// Communicators carry the memory of tensors between devices of different processes without their
-// hosts: [NCCL]. Each communicator has one direction and makes moves in the order in which both ends
-// queue them. It neither names nor compares moves.
+// Communicators carry the memory of tensors between devices of different processes, past the hosts: see
+// [NCCL]. Each communicator has one direction. It matches the moves that both ends queue by their order
+// alone.
 type Communicators interface {
-	// ID makes the name by which both ends open a communicator.
+	// ID makes an id with which both ends open a communicator.
 	ID() ([]byte, error)
 	// Open joins the other end, for a device that sends or receives, and returns the number of the
 	// communicator. It blocks until the other end has called it, or Abort is called.
 	Open(id []byte, d torch.Device, sends bool) (int, error)
-	// Transfer queues moves on streams, all at once, so that no move waits until another one is queued.
+	// Transfer queues all moves at once, so that no move waits until another one is queued.
 	Transfer(moves []Move) error
-	// Err returns a failure since Open, or nil. It does not wait for Close, which only Abort may end.
+	// Err returns a failure since Open, or nil. It returns even while Close waits.
 	Err() error
 	// Abort ends all calls that wait and all queued moves, and closes all communicators.
 	Abort()
@@ -33,22 +33,21 @@ type Communicators interface {
 	Close()
 }
 
-// Direct has the GPU links between processes. A GPU link carries tensors without the memory of the
-// hosts. The heads of parcels go over the Transport of a [Remote].
+// Direct has the GPU links of this process to others. A GPU link carries tensors without copies on the hosts.
+// The heads of parcels go over the Transport of a [Remote].
 //
 //	sender     head: number, bytes, layout ─────► the Remote's Transport ──► receiver
 //	           tensors ── stream of the link ───► communicator ────────────► stream of the link
 //
 // A GPU link leads from one device to another. It has a communicator, and a stream of its own at either
-// end. So both directions between two devices move at once, whatever waits.
+// end. So the two directions between two devices do not wait for each other.
 //
 // The sender sends the head after its host has queued the tensors. The receiver's host waits for the head
-// before it queues its end. So a queued receive ends whatever the hosts do next. Values have no names on a
-// GPU link: they are received in the order in which they are sent. The number in the head
-// shows a mistake.
+// before it queues its receives. So a queued receive ends whatever the hosts do next. A GPU link has no tags:
+// parcels are received in the order of their sends. The number in the head reveals a mistake.
 type Direct struct {
 	comms   Communicators
-	links   map[schedule.Edge]*gpuLink // those with an end in this process
+	links   map[schedule.Edge]*gpuLink // with an end in this process
 	closed  chan struct{}
 	watcher sync.WaitGroup
 }
@@ -59,11 +58,11 @@ type gpuLink struct {
 	sends  bool
 	device torch.Device
 	copies stream.Stream
-	over   int    // of the communicators
+	comm   int    // the communicator, from Open
 	number uint64 // of the next parcel
 }
 
-// streams returns the streams of a move for a context that sends or receives.
+// streams returns the streams of a move for the context of a worker.
 func (g *gpuLink) streams(c *torch.Ctx) stream.Way {
 	return stream.Way{Own: engine.StreamOf(c), Copies: g.copies}
 }
@@ -74,16 +73,14 @@ type End struct {
 	Copies func() stream.Stream // opens a stream for a link; it may panic like an operator
 }
 
-// VerdictTime is how long a group may take to learn which process is gone. That counts before a broken
-// connection for tensors, which may be its consequence.
+// VerdictTime is how long a group may take to learn which process is gone. The error of a broken connection,
+// which may be a consequence, counts only after that.
 const VerdictTime = 500 * time.Millisecond
 
-const pollInterval = 100 * time.Millisecond // between questions whether a communicator has failed
-
-// watch aborts when the group has failed, and calls fail when a communicator has failed.
+// watch aborts all moves when the group has failed, and calls fail when a communicator has failed.
 func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
-	ask := time.NewTicker(pollInterval)
-	defer ask.Stop()
+	poll := time.NewTicker(100 * time.Millisecond)
+	defer poll.Stop()
 	for {
 		select {
 		case <-failed:
@@ -91,10 +88,10 @@ func (d *Direct) watch(failed <-chan struct{}, fail func(error)) {
 			return
 		case <-d.closed:
 			return
-		case <-ask.C:
+		case <-poll.C:
 		}
 		if err := d.comms.Err(); err != nil {
-			ask.Stop()
+			poll.Stop()
 			defer time.AfterFunc(VerdictTime, func() {
 				fail(fmt.Errorf("link: between GPUs of different processes: %w", err))
 			}).Stop()
@@ -108,18 +105,18 @@ type NamedID struct {
 	ID   []byte
 }
 
-// Connect makes the GPU links of the given edges, which lead from end to end and are the same in all
-// processes. here has the ends of this process by their numbers. meet gathers the ids of all processes. When
-// failed is closed, all that waits is aborted. When a communicator has failed, fail is called. The caller
-// closes the links, also after an error.
+// Connect makes the GPU links of the given edges between numbered ends. All processes give the same edges.
+// here has the ends of this process. meet gathers the ids of all processes. When failed is closed, all calls
+// and moves are aborted. When a communicator has failed, fail is called. The caller closes the links, also
+// after an error.
 //
-// Links open in rounds in which a device opens at most one. A number moves over each, as the first move of a
-// communicator may take long.
+// Links open in rounds in which a device opens at most one. A test number moves over each link, as the first
+// move of a communicator may take long.
 func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{},
 	fail func(error),
 	meet func(own []NamedID, failed error) ([][]NamedID, error)) (*Direct, error) {
 	d := &Direct{comms: comms, links: map[schedule.Edge]*gpuLink{}, closed: make(chan struct{})}
-	own, err := d.make(edges, here)
+	own, err := d.makeEnds(edges, here)
 	d.watcher.Go(func() { d.watch(failed, fail) })
 	all, err := meet(own, err)
 	if err != nil {
@@ -137,8 +134,8 @@ func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, faile
 	return d, nil
 }
 
-// make makes the ends of links in this process, and ids for those that send.
-func (d *Direct) make(edges []schedule.Edge, here map[int]End) (ids []NamedID, err error) {
+// makeEnds makes the ends of links in this process, and ids for the ends that send.
+func (d *Direct) makeEnds(edges []schedule.Edge, here map[int]End) (ids []NamedID, err error) {
 	for _, e := range edges {
 		end, sends := here[e.From]
 		to, receives := here[e.To]
@@ -173,7 +170,7 @@ func (d *Direct) open(round []schedule.Edge, ids map[schedule.Edge][]byte) error
 		if g := d.links[e]; g != nil {
 			links = append(links, g)
 			all.Go(func() {
-				if g.over, errs[i] = d.comms.Open(ids[e], g.device, g.sends); errs[i] != nil {
+				if g.comm, errs[i] = d.comms.Open(ids[e], g.device, g.sends); errs[i] != nil {
 					errs[i] = fmt.Errorf("link: from device %d to device %d: %w", e.From, e.To, errs[i])
 				}
 			})
@@ -186,7 +183,7 @@ func (d *Direct) open(round []schedule.Edge, ids map[schedule.Edge][]byte) error
 	return d.testMoves(links)
 }
 
-// testMoves moves a number over each link, queued all at once, and checks that it arrives.
+// testMoves moves a number over each link, all at once, and checks that it arrives.
 func (d *Direct) testMoves(links []*gpuLink) error {
 	var moves []Move
 	var contexts []*torch.Ctx
@@ -206,7 +203,7 @@ func (d *Direct) testMoves(links []*gpuLink) error {
 				value = number(g)
 			}
 			c.Unlimited(func() {
-				moves = append(moves, Move{Over: g.over, On: g.copies, Tensor: torch.From(c, []int64{value})})
+				moves = append(moves, Move{Over: g.comm, On: g.copies, Tensor: torch.From(c, []int64{value})})
 			})
 		}
 	})
@@ -218,7 +215,7 @@ func (d *Direct) testMoves(links []*gpuLink) error {
 	}
 	for i, g := range links {
 		if got := torch.Values[int64](moves[i].Tensor)[0]; got != number(g) {
-			return fmt.Errorf("link: from device %d to device %d came %#x in place of %#x",
+			return fmt.Errorf("link: from device %d to device %d came %#x; want %#x",
 				g.edge.From, g.edge.To, got, number(g))
 		}
 	}
@@ -227,7 +224,7 @@ func (d *Direct) testMoves(links []*gpuLink) error {
 
 // waitOrAbort waits until all queued moves have ended, also after a failure: moves may still use their
 // tensors. err is the failure of queueing them, or nil. A failure aborts the other moves, as their other
-// ends may never come. It returns the first error.
+// ends may never be queued. It returns the first error.
 func (d *Direct) waitOrAbort(links []*gpuLink, err error) error {
 	for _, g := range links {
 		if err != nil {
@@ -238,12 +235,12 @@ func (d *Direct) waitOrAbort(links []*gpuLink, err error) error {
 			defer e.Free()
 			e.Synchronize()
 		})
-		err = cmp.Or(err, ended, d.comms.Err()) // such as that all were aborted
+		err = cmp.Or(err, ended, d.comms.Err())
 	}
 	return err
 }
 
-// Close closes the communicators and the streams of the links. All processes do so, after their last run.
+// Close closes the communicators and the streams of the links. All processes call it after their last run.
 func (d *Direct) Close() {
 	d.comms.Close()
 	close(d.closed)
@@ -260,20 +257,7 @@ func (d *Direct) transfer(g *gpuLink, tensors []*torch.Tensor) error {
 	}
 	moves := make([]Move, len(tensors))
 	for i, t := range tensors {
-		moves[i] = Move{Over: g.over, On: g.copies, Tensor: t}
+		moves[i] = Move{Over: g.comm, On: g.copies, Tensor: t}
 	}
 	return d.comms.Transfer(moves)
-}
-
-// send queues the tensors of a parcel on a link.
-func (d *Direct) send(c *torch.Ctx, g *gpuLink, out *outgoing, tensors []*torch.Tensor) (err error) {
-	out.way = g.streams(c)
-	if out.parcel.Ready == nil {
-		out.parcel.Ready = engine.StreamOf(c).Record()
-	}
-	out.left, err = out.way.Send(out.parcel.Ready, func() error { return d.transfer(g, tensors) })
-	if err != nil {
-		return fmt.Errorf("link: %v: %w", out.send, err)
-	}
-	return nil
 }

@@ -189,9 +189,8 @@ func TestDirectRefuses(t *testing.T) {
 		fresh           bool  // the receiver forgets
 		want            string
 	}{
-		{[]int{0, 1}, []int{1}, false, "0F1>1, from stage 0 to stage 1, micro-batch 1: it is parcel 1 of its " +
-			"sender, its layout is known: true"},
-		{[]int{0, 0}, []int{0, 0}, true, "it is parcel 1 of its sender, its layout is known: false"},
+		{[]int{0, 1}, []int{1}, false, "0F1>1 is parcel 1 of its sender, its layout is known: true"},
+		{[]int{0, 0}, []int{0, 0}, true, " is parcel 1 of its sender, its layout is known: false"},
 	} {
 		torchtest.Check(t)
 		members := join(t, []int{0, 1}, nil, 2, &linktest.Fabric{})

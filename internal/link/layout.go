@@ -11,18 +11,18 @@ import (
 type layout [][]slot
 
 // slot describes a value. A tensor moves as its core: every dimension along which it only repeats itself
-// is narrowed to one element. The receiver expands it again.
+// is narrowed to one element. The receiver expands the core.
 type slot struct {
 	Absent  bool `json:",omitempty"`
 	Wants   bool `json:",omitempty"`
-	Same    int  // the index of the same tensor earlier in the list, or -1
+	Same    int  // the index of an earlier value with the same tensor, or -1
 	DType   torch.DType
 	Shape   []int64
 	Core    []int64 // the shape of the core
 	Strides []int64 // of the core, which is dense
 }
 
-// bytes returns the size of the core, or of a type that is not in Go about that.
+// bytes returns the size of the core. For a type without a Go counterpart it is an estimate.
 func (s slot) bytes() int64 {
 	n := max(s.DType.Size(), 2)
 	for _, size := range s.Core {
@@ -31,11 +31,11 @@ func (s slot) bytes() int64 {
 	return n
 }
 
-// moves reports whether the slot has a tensor that moves by itself and has elements.
+// moves reports whether a message carries the slot's tensor.
 func (s slot) moves() bool { return !s.Absent && s.Same < 0 && s.bytes() > 0 }
 
-// tensors returns the slots with tensors that move.
-func (l layout) tensors() (out []slot) {
+// moving returns the slots with tensors that move.
+func (l layout) moving() (out []slot) {
 	for _, list := range l {
 		for _, s := range list {
 			if s.moves() {
@@ -46,21 +46,19 @@ func (l layout) tensors() (out []slot) {
 	return out
 }
 
-// bytes returns the size of all tensors that move.
 func (l layout) bytes() (n int64) {
-	for _, s := range l.tensors() {
+	for _, s := range l.moving() {
 		n += s.bytes()
 	}
 	return n
 }
 
-// empty allocates a core.
 func (s slot) empty(c *torch.Ctx) *torch.Tensor {
 	return engine.EmptyStrided(c, s.DType, s.Core, s.Strides)
 }
 
-// coreOf returns a view of t without the dimensions along which t repeats itself, and its strides. A copy to
-// another device holds the same. t must be dense: no plan counts a copy that is made here.
+// coreOf returns the core of t, a view, and t's strides. t must be dense: no plan counts a copy that is made
+// here.
 func coreOf(c *torch.Ctx, t *torch.Tensor) (core *torch.Tensor, strides []int64, err error) {
 	strides = engine.Strides(c, t)
 	if !engine.Dense(t.Shape(), strides) {

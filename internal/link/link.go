@@ -4,8 +4,8 @@
 //	stage 0    F ── send 0F2>1 ──► link ──► receive 0>1F2 ── F    stage 1
 //	           B ◄─ receive 1>0B2 ◄── link ◄── send 1B2>0 ── B
 //
-// A [Memory] joins stages of one process, a [Remote] stages of different processes. The program says when a
-// parcel may be sent and received, and how many may wait.
+// A [Memory] joins stages of one process, a [Remote] stages of different processes. The schedule's program
+// says when a parcel may be sent and received, and how many parcels may wait.
 package link
 
 import (
@@ -20,19 +20,17 @@ import (
 // Parcel is everything that moves from one stage to another for a micro-batch in one direction: lists of
 // values. The receiver takes the lists in the order in which the sender has added them. The sender decides
 // the length of a list and the type, shape and strides of each value. A link between processes carries
-// these too: the order in which operators sum, and so the bits of the result, depends on strides.
+// these, too: operators sum in an order that depends on strides, and so do the bits of the result.
 type Parcel struct {
-	// Device has the tensors: the sender's device until the link has copied them, also if both stages are
-	// on it.
-	Device torch.Device
-	// Ready is an event at which the values are complete. The parcel owns it. Nil: they are complete.
+	Device torch.Device // of the tensors: the sender's from a Memory, the receiver's from a Remote
+	// Ready is an event after which the values are complete; nil if they are. The parcel owns it.
 	Ready stream.Event
 	lists [][]Value
 }
 
-// Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). A tensor that is in
-// a list twice is the same pointer twice. A nil tensor is an absent value. Between processes a tensor
-// must be dense (engine.Dense), so that sending it takes no memory.
+// Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). Two values of a list with the
+// same tensor have the same pointer. A nil tensor is an absent value. Between processes a tensor must be
+// dense (engine.Dense), so that sending it takes no memory.
 type Value struct {
 	Tensor *torch.Tensor
 	Wants  bool // a gradient of the tensor can come back
@@ -47,10 +45,10 @@ func Values(tensors ...*torch.Tensor) []Value {
 	return list
 }
 
-// Add appends a list. The parcel owns its tensors from then on.
+// Add appends a list. The parcel owns the list's tensors from then on.
 func (p *Parcel) Add(list []Value) { p.lists = append(p.lists, list) }
 
-// Lists returns the lists that have not been taken. The parcel owns the tensors.
+// Lists returns the lists that have not been taken. The parcel still owns the tensors.
 func (p *Parcel) Lists() [][]Value { return p.lists }
 
 // Take returns the next list, or nil after the last. The caller owns its tensors.
@@ -77,36 +75,36 @@ func (p *Parcel) Free() {
 	}
 }
 
-// Link carries parcels from the stage of a send action to the stage of the matching receive. It is safe
-// for concurrent use by the workers of a pipe. After a call has failed only Free may follow. A failure of the
-// group ends all calls that wait.
+// Link carries parcels from the stage of a send action to the stage of the matching receive. It is safe for
+// concurrent use by the workers of a pipe. After a failed call only Free may follow. A failure of the group
+// ends all calls that wait.
 type Link interface {
 	// Send hands a parcel to the link. The link owns it from then on, also after a failure. c is the
 	// context of the sender's worker.
 	Send(c *torch.Ctx, send schedule.Action, p Parcel) error
 	// Expect announces that the parcel of this send will be received, after the parcels that were expected
-	// before on the same link. It may use memory of the receiver from now on, and arrive before Receive.
+	// before on the same link. From now on it may use memory of the receiver, and arrive before Receive.
 	// c is the context of the receiver's worker.
 	Expect(c *torch.Ctx, send schedule.Action) error
 	// Receive waits for the parcel of a send and returns it. The caller owns it. c is the context of the
 	// receiver's worker.
 	Receive(c *torch.Ctx, send schedule.Action) (Parcel, error)
-	// Meets reports whether Send waits until the receiver is at Receive, as Gloo does. A worker then
-	// does not wait for the end of a send before it receives.
+	// Meets reports whether a send ends only after its receive has begun, as with Gloo. A worker then does
+	// not wait for the end of a send before it receives.
 	Meets(send schedule.Action) bool
-	// Settle waits until a sent parcel is known to have arrived and is freed at the sender. The program
-	// says that it was received by now. The sender's worker calls it, also for a send of an earlier run.
+	// Settle waits until a sent parcel has arrived, and frees it at the sender. According to the program it
+	// was received by now. The sender's worker calls Settle, also for a send of an earlier run.
 	Settle(send schedule.Action) error
 	// Free frees the parcels that wait. No other call may be under way.
 	Free()
 }
 
 // Memory carries parcels between the stages of one process. A parcel waits in memory of the sender and is
-// handed over as it is. Send returns at once. Receive does not wait: the parcel must have been sent. The zero
-// Memory is ready.
+// handed over uncopied. Neither Send nor Receive waits: a parcel must be sent before Receive. The zero Memory
+// is ready.
 type Memory struct {
 	mu      sync.Mutex
-	waiting map[schedule.Action]Parcel // by send
+	waiting map[schedule.Action]Parcel // by send action
 }
 
 func (l *Memory) Send(_ *torch.Ctx, send schedule.Action, p Parcel) error {

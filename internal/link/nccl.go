@@ -12,21 +12,21 @@ import (
 	"penstock.example/torch"
 )
 
-// NCCL is the [Communicators] of the CUDA devices of this process. NCCL keeps the order of what is queued on
-// a communicator and knows no tags, so each has one direction: two in one would have to take turns. The zero
-// NCCL has none. All methods are safe for concurrent use, but of transfers over one communicator the caller
-// says which is first.
+// NCCL is the [Communicators] of the CUDA devices of this process. A communicator has no tags and does its
+// moves in the order in which they are queued. So each has one direction: two directions would have to take
+// turns. The zero NCCL is ready. All methods are safe for concurrent use, but the caller orders transfers
+// over one communicator.
 type NCCL struct {
-	mu    sync.RWMutex // held for reading by calls that communicators must outlive
+	mu    sync.RWMutex // held for reading while a call uses communicators
 	comms []shim.NCCL
 	stop  atomic.Int32
 	ended bool // guarded by mu
 }
 
-// Move is a send or a receive of the memory of a dense tensor, queued on a stream of its device. The
-// communicator says which it is.
+// Move is a send or a receive, according to its communicator, of the memory of a dense tensor. It is queued
+// on a stream of the tensor's device.
 type Move struct {
-	Over   int // what Open returned
+	Over   int // the communicator's number, from Open
 	On     stream.Stream
 	Tensor *torch.Tensor
 }
@@ -62,7 +62,7 @@ func (n *NCCL) Open(id []byte, d torch.Device, sends bool) (over int, err error)
 	return len(n.comms) - 1, nil
 }
 
-// Transfer does not wait for the moves: an event of the stream does. Each tensor stays as it is until then.
+// Transfer does not wait for the moves. The tensors must not change before an event of the stream says so.
 func (n *NCCL) Transfer(moves []Move) error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -79,8 +79,8 @@ func (n *NCCL) Transfer(moves []Move) error {
 	return shim.TransferNCCL(comms, tensors, streams, &n.stop)
 }
 
-// Err is nil while communicators are opened or closed. NCCL does not notice that the other process is gone
-// where both are on one machine.
+// Err is nil while communicators are opened or closed. Between processes of one machine NCCL does not notice
+// the loss of the other.
 func (n *NCCL) Err() error {
 	if !n.mu.TryRLock() {
 		if n.stop.Load() != 0 {
@@ -100,7 +100,7 @@ func (n *NCCL) Err() error {
 	return nil
 }
 
-// Abort leaves memory that has been written in part.
+// Abort may leave tensors that are received in part.
 func (n *NCCL) Abort() {
 	n.stop.Store(1)
 	n.end(shim.AbortNCCL)
@@ -117,12 +117,12 @@ func (n *NCCL) end(f func([]shim.NCCL)) {
 	n.ended, n.comms = true, nil
 }
 
-// GPU is what tells a CUDA device from all others, of any machine; "" for a CPU, and in a build
-// without NCCL.
+// GPU returns an id of a CUDA device that is unique among all machines; "" for a CPU, and in a build without
+// NCCL.
 func GPU(d torch.Device) string {
 	if d.Kind != torch.KindCUDA || d.Usable() != nil || shim.NCCLVersion() == 0 {
 		return ""
 	}
-	id, _ := shim.GPUID(d.Index) // "" where it fails
+	id, _ := shim.GPUID(d.Index)
 	return id
 }

@@ -12,23 +12,23 @@ import (
 	"penstock.example/torch"
 )
 
-// aheadBytes is how many bytes an edge may receive ahead, or a single parcel that is larger. A sender
-// learns of a receive a latency after it is begun, and its message takes another latency. A link is busy
-// meanwhile if it may carry enough: 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
+// aheadBytes limits the bytes that an edge receives ahead; a single parcel may be larger. A sender learns of
+// a receive after one latency, and its message takes another latency. Enough bytes ahead keep the network
+// busy meanwhile: 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
 const aheadBytes = 4 << 20
 
 // incoming is a parcel that is being received.
 type incoming struct {
-	layout  layout          // of the send's last parcel, or of this one
-	head    *torch.Tensor   // or the layout
+	layout  layout          // of the send's last parcel; then of this one
+	head    *torch.Tensor   // the head; then the layout
 	tensors []*torch.Tensor // the cores that move
 	works   []Work
 	staged  bool         // the tensors are on the host
 	link    *gpuLink     // or nil
-	vacant  stream.Event // of a GPU link: nothing uses the memory of the tensors any more
+	vacant  stream.Event // the end of earlier uses of the tensors' memory, for a GPU link
 }
 
-// drop frees the tensors that were not made part of a parcel. Nothing arrives in them any more.
+// drop frees the tensors that are not part of a parcel. Their works must have ended.
 func (in *incoming) drop() {
 	in.head.Free()
 	if in.vacant != nil {
@@ -38,26 +38,24 @@ func (in *incoming) drop() {
 	in.head, in.tensors, in.works, in.vacant = nil, nil, nil, nil
 }
 
-// Expect begins to receive a parcel, once the parcels that are expected before it on its edge leave room
-// for it.
 func (l *remoteRun) Expect(c *torch.Ctx, send schedule.Action) error {
 	e := l.edge(send)
-	e.queued = append(e.queued, send)
+	e.expected = append(e.expected, send)
 	return l.advance(c, e)
 }
 
-// advance begins as many of the receives that are expected on an edge as its capacity and aheadBytes allow.
+// advance begins as many expected receives of an edge as its capacity and aheadBytes allow.
 func (l *remoteRun) advance(c *torch.Ctx, e *edge) error {
-	for len(e.queued) > 0 && !e.full(len(e.posted)) {
-		next := e.queued[0]
-		bytes := l.last(next).bytes()
+	for len(e.expected) > 0 && !e.full(len(e.posted)) {
+		next := e.expected[0]
+		bytes := l.lastLayout(next).bytes()
 		for _, in := range e.posted {
 			bytes += in.layout.bytes()
 		}
 		if len(e.posted) > 0 && bytes > aheadBytes {
 			return nil
 		}
-		e.queued = e.queued[1:]
+		e.expected = e.expected[1:]
 		var err error
 		if failed := torch.Try(func() { _, err = l.post(c, e, next) }); failed != nil || err != nil {
 			return fmt.Errorf("link: %v, ahead of its receive: %w", next, cmp.Or(failed, err))
@@ -66,12 +64,12 @@ func (l *remoteRun) advance(c *torch.Ctx, e *edge) error {
 	return nil
 }
 
-// Receive receives a parcel on the device of c, and begins the receives that may follow it.
+// Receive receives a parcel on the device of c, and then begins expected receives.
 func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err error) {
 	e := l.edge(send)
 	in := e.posted[send]
 	if in == nil {
-		e.queued = slices.DeleteFunc(e.queued, func(s schedule.Action) bool { return s == send })
+		e.expected = slices.DeleteFunc(e.expected, func(s schedule.Action) bool { return s == send })
 		in, err = l.post(c, e, send)
 	}
 	if err == nil {
@@ -88,10 +86,10 @@ func (l *remoteRun) Receive(c *torch.Ctx, send schedule.Action) (p Parcel, err e
 	return p, nil
 }
 
-// post begins to receive the head of a parcel, and tensors of the remembered layout. After a failure,
-// such as out of memory, some receives may be under way: the parcel stays posted until Free.
+// post begins to receive the head of a parcel, and tensors of the remembered layout. Some receives may be
+// under way even after a failure, such as out of memory: the parcel stays posted until Free.
 func (l *remoteRun) post(c *torch.Ctx, e *edge, send schedule.Action) (*incoming, error) {
-	in := &incoming{layout: l.last(send), link: l.gpuLink(send)}
+	in := &incoming{layout: l.lastLayout(send), link: l.gpuLink(send)}
 	e.posted[send] = in
 	if err := l.postMessage(send, headPart, len(head(0, 0)), in); err != nil {
 		return in, err
@@ -103,14 +101,14 @@ func (l *remoteRun) post(c *torch.Ctx, e *edge, send schedule.Action) (*incoming
 func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming) error {
 	if in.link != nil {
 		in.vacant = in.link.streams(c).Room(func() {
-			for _, s := range in.layout.tensors() {
+			for _, s := range in.layout.moving() {
 				in.tensors = append(in.tensors, c.Keep(s.empty(c)))
 			}
 		})
 		return nil
 	}
 	in.staged = l.staged(c.Device())
-	for k, s := range in.layout.tensors() {
+	for k, s := range in.layout.moving() {
 		if in.staged {
 			in.tensors = append(in.tensors, c.Keep(engine.EmptyPinned(c, s.DType, s.Core, s.Strides)))
 		} else {
@@ -123,7 +121,6 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 	return nil
 }
 
-// postPart begins to receive the message of a part.
 func (l *remoteRun) postPart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
 	return l.begin(&in.works, l.transport.Receive, send.Stage, send, part, t)
 }
@@ -134,7 +131,7 @@ func (l *remoteRun) postMessage(send schedule.Action, part, n int, in *incoming)
 	return l.postPart(send, part, in.head, in)
 }
 
-// receive waits for a parcel that is posted.
+// receive waits for the parcel of a posted receive.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
 	if err := wait(in.works); err != nil {
 		return p, err
@@ -142,9 +139,8 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 	number, layout := parseHead(torch.Bytes(in.head))
 	g, known := in.link, in.layout != nil || layout > 0
 	if g != nil && number != g.number || !known {
-		return p, fmt.Errorf("link: %v, from stage %d to stage %d, micro-batch %d: it is parcel %d of its "+
-			"sender, its layout is known: %v; want processes with the same program and the same Penstock",
-			send, send.Stage, send.Peer, send.MicroBatch, number, known)
+		return p, fmt.Errorf("link: %v is parcel %d of its sender, its layout is known: %v; want processes "+
+			"with the same program and the same Penstock", send, number, known)
 	}
 	if layout > 0 {
 		if err := l.receiveLayout(c, send, layout, in); err != nil {
@@ -161,7 +157,7 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 	return in.parcel(c), nil
 }
 
-// receiveLayout receives the layout of a parcel that has another one than the last, and its tensors.
+// receiveLayout receives a new layout of n bytes, and then the tensors.
 func (l *remoteRun) receiveLayout(c *torch.Ctx, send schedule.Action, n int, in *incoming) error {
 	in.drop()
 	if err := l.postMessage(send, layoutPart, n, in); err != nil {
@@ -174,14 +170,14 @@ func (l *remoteRun) receiveLayout(c *torch.Ctx, send schedule.Action, n int, in 
 	if err := json.Unmarshal(torch.Bytes(in.head), &in.layout); err != nil {
 		return fmt.Errorf("link: the layout of %v: %w", send, err)
 	}
-	l.known.Store(send, in.layout)
+	l.layouts.Store(send, in.layout)
 	if err := l.postTensors(c, send, in); err != nil {
 		return err
 	}
 	return wait(in.works)
 }
 
-// parcel makes a parcel of the tensors. Until it is complete they belong to in.
+// parcel makes a parcel of the tensors. If it panics, in still owns them.
 func (in *incoming) parcel(c *torch.Ctx) Parcel {
 	p, next := Parcel{Device: c.Device()}, 0
 	for _, slots := range in.layout {

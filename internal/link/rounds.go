@@ -7,12 +7,12 @@ import (
 	"penstock.example/schedule"
 )
 
-// rounds divides directed links between processes into rounds, none with a process twice. So processes
-// can open their links one after another, each with the other end, and none waits in a circle. A
-// process without a link in a round goes on to the next. The two directions of a pair are two links.
-// Repeated links count once; a link from a process to itself is left out.
+// rounds divides directed links between processes into rounds in which no process has two links. If all
+// processes open their links round by round, they cannot deadlock. A process without a link in a round goes
+// on to the next. The two directions of a pair are two links. Repeated links count once; a link from a
+// process to itself is left out.
 //
-// Each link goes into the first round where both ends are free, the shortest distances first. With d links a
+// Each link goes into the first round where both ends are free, short distances first. With d links per
 // process there are at most 2d-1 rounds; with links between neighbours in a row there are 4.
 func rounds(links []schedule.Edge) (list [][]schedule.Edge) {
 	links = slices.Clone(links)

@@ -19,10 +19,10 @@ type outgoing struct {
 	parcel Parcel
 	made   []*torch.Tensor // for the messages, and not in the parcel
 	way    stream.Way      // of a GPU link
-	left   stream.Event    // of a GPU link: the tensors have left; or nil
+	left   stream.Event    // the end of the sends on a GPU link; or nil
 }
 
-// wait waits until the parcel has arrived, and frees it. After a failure Free frees it.
+// wait waits until the parcel has arrived, and frees it. After a failure remoteRun.Free frees it.
 func (o *outgoing) wait() error {
 	err := wait(o.works)
 	if err == nil {
@@ -31,13 +31,13 @@ func (o *outgoing) wait() error {
 	return err
 }
 
-// free frees the parcel; last is at the end of the run.
-func (o *outgoing) free(last bool) {
+// free frees the parcel. At the end of a run the host waits for the sends on a GPU link.
+func (o *outgoing) free(endOfRun bool) {
 	left := o.left
 	switch o.left = nil; {
 	case left == nil:
 		o.drop()
-	case last:
+	case endOfRun:
 		o.way.Finish(stream.Host{}, left, o.drop)
 	default:
 		o.way.Free(left, o.drop)
@@ -50,18 +50,7 @@ func (o *outgoing) drop() {
 	o.made = nil
 }
 
-// onHost copies tensors to the memory of the host, and waits until the copies are complete.
-func (o *outgoing) onHost(c *torch.Ctx, tensors []*torch.Tensor) []*torch.Tensor {
-	out := make([]*torch.Tensor, len(tensors))
-	for i, t := range tensors {
-		out[i] = c.Keep(engine.ToHost(c, t))
-		o.made = append(o.made, out[i])
-	}
-	c.Synchronize()
-	return out
-}
-
-// pack returns the layout of the parcel and the cores that move. They are kept as long as o.
+// pack returns the layout of the parcel and the cores that move. The cores live as long as o.
 func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err error) {
 	out = layout{}
 	for _, list := range o.parcel.Lists() {
@@ -94,7 +83,7 @@ func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err 
 	return out, tensors, nil
 }
 
-// Send begins to send a parcel. It waits while as many values are on the link as may wait there.
+// Send begins to send a parcel. It waits while the edge is full.
 func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 	out, e := &outgoing{send: send, parcel: p}, l.edge(send)
 	for e.full(len(e.sent)) {
@@ -103,14 +92,13 @@ func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 			return err
 		}
 	}
-	e.sent = append(e.sent, out) // whatever fails: works may go on
+	e.sent = append(e.sent, out) // before a failure, after which works may go on
 	if err := l.sendAll(c, out); err != nil || e.capacity != schedule.Meet {
 		return err
 	}
 	return out.wait()
 }
 
-// Settle waits for a send, if it is still on its way.
 func (l *remoteRun) Settle(send schedule.Action) error {
 	e := l.edge(send)
 	at := slices.IndexFunc(e.sent, func(o *outgoing) bool { return o.send == send })
@@ -135,23 +123,32 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 	if err != nil {
 		return err
 	}
-	before, number, text := l.last(send), uint64(0), []byte(nil)
-	instead := before.tensors()
+	before, number, text := l.lastLayout(send), uint64(0), []byte(nil)
+	expected := len(before.moving()) // messages that the receiver has begun to receive
 	if !reflect.DeepEqual(now, before) {
 		if text, err = json.Marshal(now); err != nil {
 			return err
 		}
 	}
 	if g := l.gpuLink(send); g != nil {
-		if err := l.direct.send(c, g, out, tensors); err != nil {
-			return err
+		out.way = g.streams(c)
+		if out.parcel.Ready == nil {
+			out.parcel.Ready = out.way.Own.Record()
 		}
-		number, tensors, instead = g.number, nil, nil
+		out.left, err = out.way.Send(out.parcel.Ready, func() error { return l.direct.transfer(g, tensors) })
+		if err != nil {
+			return fmt.Errorf("link: %v: %w", send, err)
+		}
+		number, tensors, expected = g.number, nil, 0
 		g.number++
 	} else if l.staged(c.Device()) {
-		tensors = out.onHost(c, tensors)
+		for i, t := range tensors {
+			tensors[i] = c.Keep(engine.ToHost(c, t))
+			out.made = append(out.made, tensors[i])
+		}
+		c.Synchronize() // the copies are complete
 	}
-	l.known.Store(send, now)
+	l.layouts.Store(send, now)
 	begin := func(part int, t *torch.Tensor) {
 		if err == nil {
 			err = l.begin(&out.works, l.transport.Send, send.Peer, send, part, t)
@@ -162,7 +159,7 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 		begin(part, out.made[len(out.made)-1])
 	}
 	if text != nil {
-		for k := range instead {
+		for k := range expected {
 			short(firstTensor+k, []byte{0})
 		}
 	}

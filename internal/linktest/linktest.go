@@ -1,6 +1,6 @@
-// Package linktest gives tests communicators like those of NCCL, between processes that are goroutines, for
-// tensors of CPUs. Streams do their work late. A move ends when both ends have come to it, values have
-// no names, and nobody is told of a lost end.
+// Package linktest gives tests communicators like NCCL's, for tensors on the CPU, between goroutines that
+// stand for processes. Streams do their work late. A move ends when both ends have reached it. Moves have no
+// tags, and a lost end goes unnoticed.
 package linktest
 
 import (
@@ -17,13 +17,13 @@ import (
 	"penstock.example/torch"
 )
 
-// Patience is the longest wait that does not count as for ever.
+// Patience is the limit of a wait. Longer waits count as for ever.
 const Patience = 20 * time.Second
 
-// Stream is a queue of work that is done late, each on a goroutine.
+// Stream is a queue of work that is done late, each piece on a goroutine.
 type Stream struct {
 	mu     sync.Mutex
-	last   event // after the last work
+	last   event // the end of the last work
 	random *rand.Rand
 }
 
@@ -34,7 +34,7 @@ func NewStream(seed uint64) *Stream {
 	return s
 }
 
-// do queues work, and returns the event of its end.
+// do queues work, and returns its end.
 func (s *Stream) do(f func()) event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,17 +53,15 @@ func (s *Stream) do(f func()) event {
 
 type event chan struct{}
 
-// Record returns an event after all work so far.
 func (s *Stream) Record() stream.Event { return s.do(func() {}) }
 
-// Wait makes later work wait for an event.
 func (s *Stream) Wait(e stream.Event, _ stream.Reason) { s.do(e.Synchronize) }
 
 func (e event) Synchronize() {
 	select {
 	case <-e:
 	case <-time.After(Patience):
-		panic("linktest: an event is never done: both ends of a move wait, or one has none")
+		panic("linktest: an event is never done: both ends of a move wait, or an end has no move")
 	}
 }
 
@@ -79,19 +77,19 @@ type Fabric struct {
 	sent  int
 }
 
-// wire has two ends.
+// wire joins a sender and a receiver.
 type wire struct {
-	open   [2]chan struct{} // closed when the sender, or receiver, has come
+	open   [2]chan struct{} // closed when the sender, or the receiver, opens it
 	offers chan offer
 }
 
-// offer is the memory of a receiver. full is closed when it has the value.
+// offer is a receiver's memory. full is closed when the value is in it.
 type offer struct {
 	into *torch.Tensor
 	full chan struct{}
 }
 
-// Communicators are the communicators of a process; see link.Communicators.
+// Communicators implements link.Communicators for one process.
 type Communicators struct {
 	f       *Fabric
 	mu      sync.Mutex
@@ -107,12 +105,10 @@ type end struct {
 	sends bool
 }
 
-// Communicators makes the communicators of a process.
 func (f *Fabric) Communicators() *Communicators {
 	return &Communicators{f: f, stopped: make(chan struct{})}
 }
 
-// ErrClosed is the error after Abort or Close.
 var ErrClosed = errors.New("linktest: the communicators were closed")
 
 func (c *Communicators) ID() ([]byte, error) {
@@ -179,7 +175,7 @@ func (c *Communicators) Transfer(moves []link.Move) error {
 	return nil
 }
 
-// move does one end of a move. The sender's memory is read when the receiver has come.
+// move does one end of a move. The sender's memory is read when the receiver is ready.
 func (c *Communicators) move(over int, t *torch.Tensor) {
 	c.mu.Lock()
 	e := c.ends[over]
@@ -215,7 +211,6 @@ func (c *Communicators) move(over int, t *torch.Tensor) {
 	}
 }
 
-// Err is the first failure, or nil.
 func (c *Communicators) Err() error {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()

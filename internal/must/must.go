@@ -1,4 +1,4 @@
-// Package must is for tests: it ends one where a call that is to succeed fails.
+// Package must ends a test at an unexpected error.
 package must
 
 // T is a *testing.T, a *testing.B or a *rapid.T.
@@ -7,7 +7,7 @@ type T interface {
 	Fatal(args ...any)
 }
 
-// Get returns v: must.Get(f())(t). It fails the test if err is not nil.
+// Get is for calls with two results: must.Get(f())(t) returns v.
 func Get[V any](v V, err error) func(t T) V {
 	return func(t T) V {
 		t.Helper()
@@ -16,7 +16,6 @@ func Get[V any](v V, err error) func(t T) V {
 	}
 }
 
-// Do fails the test if err is not nil.
 func Do(t T, err error) {
 	if err != nil {
 		t.Helper()

@@ -1,5 +1,5 @@
-// Package proctest tells tests about the processes of this machine: their children, whether they run and
-// where they hang. It also keeps ports for them.
+// Package proctest watches processes for tests: whether they run, their children, and the stacks of those
+// that hang. It also keeps ports for tests.
 package proctest
 
 import (
@@ -17,12 +17,12 @@ import (
 	"penstock.example/internal/launch"
 )
 
-// Limit bounds a process of some seconds, on a machine that is busy.
+// Limit is for a process that takes seconds on an idle machine.
 const Limit = 3 * time.Minute
 
-// Watch bounds the time of a process from now on, until stop is called or the test ends. After the limit
-// the test fails, and SIGQUIT ends the process and its children: programs in Go write the stacks of their
-// goroutines first. stop, called once, reports whether the limit was exceeded.
+// Watch limits the time of a process, from now until stop is called or the test ends. After the limit the
+// test fails, and SIGQUIT ends the process and its children: Go programs print their goroutines' stacks
+// first. stop, called once, reports whether the limit was exceeded.
 func Watch(t testing.TB, cmd *exec.Cmd, limit time.Duration) (stop func() (hung bool)) {
 	timer := time.AfterFunc(limit, func() {
 		t.Errorf("%q has not ended within %v; its stacks are at the end of its output", cmd.Args, limit)
@@ -32,7 +32,7 @@ func Watch(t testing.TB, cmd *exec.Cmd, limit time.Duration) (stop func() (hung 
 	return func() bool { return !timer.Stop() }
 }
 
-// end ends a process after its children, whose output it may pass on.
+// end ends a process after its children, as it may pass on their output.
 func end(pid int) {
 	for _, child := range Children(pid) {
 		end(child)
@@ -47,10 +47,10 @@ func end(pid int) {
 	}
 }
 
-// status is the fields of /proc/PID/stat after the name of the process, or nil if it does not run.
+// status returns the fields of /proc/PID/stat after the process's name, or nil if it has ended.
 func status(pid int) []string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	end := bytes.LastIndex(stat, []byte(") ")) // a name may have parentheses
+	end := bytes.LastIndex(stat, []byte(") ")) // the name may have parentheses
 	if err != nil || end < 0 {
 		return nil
 	}
@@ -61,20 +61,13 @@ func status(pid int) []string {
 	return fields
 }
 
-// Runs reports whether a process has not ended.
 func Runs(pid int) bool { return status(pid) != nil }
 
 // Children returns the running processes that a process has started.
 func Children(of int) (pids []int) {
-	entries, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		panic(err) // the pattern is wrong
-	}
+	entries, _ := filepath.Glob("/proc/[0-9]*")
 	for _, e := range entries {
-		pid, err := strconv.Atoi(filepath.Base(e))
-		if err != nil {
-			continue
-		}
+		pid, _ := strconv.Atoi(filepath.Base(e))
 		if fields := status(pid); fields != nil && fields[1] == strconv.Itoa(of) {
 			pids = append(pids, pid)
 		}

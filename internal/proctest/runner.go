@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// serves in the environment makes a test binary the process of a Runner.
+// serves is the environment variable that makes a test binary the process of a Runner.
 const serves = "PENSTOCK_TEST_SERVES"
 
-// Result is the output of a command line, and its exit code.
 type Result struct {
 	Code           int
 	Stdout, Stderr string
 }
 
-// Serve runs the command lines of a Runner, if a Runner has started this process, and exits after the last.
+// Serve runs a Runner's command lines and exits after the last. It returns if no Runner has started this
+// process.
 func Serve(run func(args []string, stdout, stderr io.Writer) (code int)) {
 	if os.Getenv(serves) == "" {
 		return
@@ -38,14 +38,14 @@ func Serve(run func(args []string, stdout, stderr io.Writer) (code int)) {
 	}
 }
 
-// Runner is a process that runs command lines one after the other: a process for each takes a second.
+// Runner is a process that runs command lines one after the other, as a new process for each takes a second.
 type Runner struct {
 	in  *json.Encoder
 	out *json.Decoder
 }
 
-// NewRunner starts a test binary that calls Serve, with more variables in its environment. The process
-// ends with the test.
+// NewRunner starts a test binary that calls Serve, with additional environment variables. It ends with the
+// test.
 func NewRunner(t testing.TB, binary string, variables ...string) *Runner {
 	t.Helper()
 	cmd := exec.Command(binary)
@@ -70,7 +70,6 @@ func NewRunner(t testing.TB, binary string, variables ...string) *Runner {
 	return &Runner{json.NewEncoder(in), json.NewDecoder(out)}
 }
 
-// Run runs a command line.
 func (r *Runner) Run(t testing.TB, args ...string) (result Result) {
 	t.Helper()
 	if err := errors.Join(r.in.Encode(args), r.out.Decode(&result)); err != nil {

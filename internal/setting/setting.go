@@ -1,7 +1,8 @@
-// Package setting reads options that are written as NAME=VALUE.
+// Package setting parses options of the form NAME=VALUE.
 package setting
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -12,26 +13,26 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Setting is an option with a name.
+// Setting is a named option.
 type Setting struct {
 	Name    string
-	Default string   // as List prints it
-	Most    int      // of a whole number; 0 is MaxInt32
-	Words   []string // the only values; nil is any
+	Default string   // for List
+	Most    int      // the limit of an *int; 0 is MaxInt32
+	Words   []string // the accepted values; nil is any
 
-	// Value is where the value goes:
+	// Value is the destination:
 	//
 	//	*int                 a whole number from 1 to Most
 	//	*uint64              any whole number
 	//	*float64             a number above 0 and below 1
-	//	*bool                0, 1, false, true
+	//	*bool                0, 1, false or true
 	//	*[]float32           numbers with colons between them
 	//	func(string) error   any text; the error names the wanted form
 	Value any
 }
 
-// Set reads assignments. One may hold several with commas between them, each name once; the last
-// assignment of a name counts. The error lists the options, of is their owner. After an error some are set.
+// Set reads lists of assignments with commas between them. A list has each name once; the last list with a
+// name counts. The error lists the options, with their owner of. After an error some options are set.
 func Set(of string, settings []Setting, assignments []string) error {
 	var names []string
 	for _, s := range settings {
@@ -64,7 +65,7 @@ func Set(of string, settings []Setting, assignments []string) error {
 	return nil
 }
 
-// List is the options with their defaults, such as "size=28, classes=10".
+// List returns the options with their defaults, such as "size=28, classes=10".
 func List(settings []Setting) string {
 	var all []string
 	for _, s := range settings {
@@ -76,17 +77,14 @@ func List(settings []Setting) string {
 	return strings.Join(all, ", ")
 }
 
-// Read reads the value. The error names the wanted form.
+// Read parses a value and stores it. The error names the wanted form.
 func (s Setting) Read(text string) error {
 	if s.Words != nil && !slices.Contains(s.Words, text) {
 		return errors.New(strings.Join(s.Words, " or "))
 	}
 	switch to := s.Value.(type) {
 	case *int:
-		most := s.Most
-		if most == 0 {
-			most = math.MaxInt32
-		}
+		most := cmp.Or(s.Most, math.MaxInt32)
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > most {
 			return fmt.Errorf("a whole number from 1 to %d", most)
@@ -95,7 +93,7 @@ func (s Setting) Read(text string) error {
 	case *uint64:
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return fmt.Errorf("a whole number from 0 to %d", uint64(math.MaxUint64))
+			return errors.New("a whole number from 0 to 18446744073709551615")
 		}
 		*to = n
 	case *float64:

@@ -10,10 +10,10 @@ import (
 	"unsafe"
 )
 
-// NCCLID is what two processes know a communicator by.
+// NCCLID is the id with which two processes open a communicator.
 type NCCLID = [C.PS_NCCL_ID]byte
 
-// NCCL is a communicator of a process that sends to another.
+// NCCL is a communicator between a process that sends and a process that receives.
 type NCCL uintptr
 
 func NewNCCLID() (id NCCLID, err error) {
@@ -48,7 +48,7 @@ func GPUID(device int) (id string, err error) {
 
 func word(stop *atomic.Int32) *C.int32_t { return (*C.int32_t)(unsafe.Pointer(stop)) }
 
-// Event is a point in the work of a stream. Its owner frees it.
+// Event is a point in the work of a stream. The owner frees it.
 type Event uintptr
 
 func OpenStream(deviceType, device int) (stream int64, err *Error) {
@@ -101,7 +101,7 @@ func SetGPUNumerics(deterministic, tf32 bool) {
 
 func GPUNumerics() int { return int(C.ps_gpu_numerics_in_force()) }
 
-// What GPUNumerics tells.
+// Bits of GPUNumerics.
 const (
 	Deterministic    = C.PS_DETERMINISTIC
 	TF32Convolutions = C.PS_TF32_CONVOLUTIONS

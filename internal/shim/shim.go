@@ -1,9 +1,9 @@
-// Package shim is the only cgo in Penstock: a thin Go face on the C headers of package native, the C++
+// Package shim is the only cgo in Penstock: thin Go wrappers for the C headers of package native, the C++
 // over libtorch. native/shim.h documents the functions and constants. Handles are raw words, and every
-// function returns its error in the same call. Ownership and typed operators are package torch's.
+// function returns its error in the same call. Package torch adds ownership and typed operators.
 //
-// cgo links each package by itself, which leaves native's functions unresolved here. A binary is linked
-// with native's flags last, so that there it is an error.
+// cgo links each package alone, so native's functions are unresolved here. In a binary, native's flags come
+// last and make unresolved functions an error.
 package shim
 
 /*
@@ -23,7 +23,7 @@ import (
 	_ "penstock.example/internal/shim/native"
 )
 
-// Mode has the settings of a call. It mirrors ps_mode.
+// Mode has the settings of a call, as ps_mode.
 type Mode struct {
 	Grad        int32
 	Account     int32
@@ -36,35 +36,35 @@ type Mode struct {
 	PeerStream  int64
 }
 
-// CPUMode is a mode on the CPU with nothing else set.
+// CPUMode returns the default settings for the CPU.
 func CPUMode() Mode { return Mode{DeviceIndex: -1, PeerIndex: -1} }
 
 // Handle is one strong reference to a tensor, or 0 for an undefined one.
 type Handle uintptr
 
-// Op is a looked-up operator. It lives for ever.
+// Op is an operator. It lives for ever.
 type Op unsafe.Pointer
 
-// Memory accounts are numbered. CPUs have the first CPUAccounts; GPUs have GPUAccounts more, from
-// GPUAccount on.
+// Memory accounts are numbered: CPUAccounts for CPUs, then from GPUAccount on GPUAccounts for GPUs.
 const (
 	CPUAccounts = C.PS_GPU_ACCOUNT
 	GPUAccount  = C.PS_GPU_ACCOUNT
 	GPUAccounts = C.PS_ACCOUNTS - C.PS_GPU_ACCOUNT
 )
 
-// OutOfMemory is the kind of an Error with an account.
+// OutOfMemory is an Error.Kind.
 const OutOfMemory = C.PS_OUT_OF_MEMORY
 
-// Error is what libtorch threw.
+// Error is an exception of libtorch. Node, Op, Sequence and Ended are set in backward only, and the last four
+// fields only if out of memory.
 type Error struct {
 	Kind     int
 	Message  string
-	Node, Op string // backward only: the autograd node and the operator that were running
-	Sequence uint64 // backward only: the node's autograd sequence number
-	// backward only: the value of a recomputation's panic, or Goexit; nil if none failed
-	Ended                  any
-	Account                int // out of memory only, as the next three
+	Node, Op string // the autograd node and the operator that were running
+	Sequence uint64 // the node's autograd sequence number
+	Ended    any    // the value of a recomputation's panic, or Goexit; nil if none failed
+
+	Account                int
 	Limit, Live, Requested int64
 }
 
@@ -77,7 +77,7 @@ func taken(e *C.ps_error) *Error {
 	defer C.ps_error_free(e)
 	return &Error{
 		Kind: int(e.kind), Message: C.GoString(e.message), Node: C.GoString(e.node), Op: C.GoString(e.op),
-		Sequence: uint64(e.sequence), Ended: endedWith(int64(e.checkpoint)), Account: int(e.account),
+		Sequence: uint64(e.sequence), Ended: takeFailure(int64(e.checkpoint)), Account: int(e.account),
 		Limit: int64(e.limit), Live: int64(e.live), Requested: int64(e.requested),
 	}
 }
@@ -89,15 +89,10 @@ func words[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData
 func Version() string            { return C.GoString(C.ps_version()) }
 func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
 
-// ClosedAtStart reports whether a standard stream, 0, 1 or 2, was closed when the process began. Go has
-// opened /dev/null in its place since.
-func ClosedAtStart(stream int) bool { return C.ps_closed_at_start(C.int32_t(stream)) != 0 }
-
-// Environment is a variable as libtorch reads it, also one that the shim has set, or "".
-func Environment(name string) string {
-	c := C.CString(name)
-	defer C.free(unsafe.Pointer(c))
-	return C.GoString(C.ps_environment(c))
+// Environment returns a variable as libtorch sees it, also if the shim has set it, or "".
+func Environment(name string) (value string) {
+	withC(name, func(c *C.char) { value = C.GoString(C.ps_environment(c)) })
+	return value
 }
 
 func Find(name, overload string) (op Op, schema string, err *Error) {
@@ -111,8 +106,8 @@ func Find(name, overload string) (op Op, schema string, err *Error) {
 	return Op(handle), C.GoString(text), err
 }
 
-// Call runs op on encoded arguments and writes encoded results into out, after their number of words in
-// out[0]. m, args and out lie on the heap: see ps_call.
+// Call runs op on encoded arguments. It writes the number of result words into out[0], and the encoded
+// results after it. m, args and out lie on the heap: see ps_call.
 func Call(op Op, m *Mode, args []uint64, out []uint64) *Error {
 	return taken(C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)),
 		(*C.uint64_t)(words(out)), C.int32_t(len(out))))
@@ -127,12 +122,10 @@ func TakeList(list uint64, n int) []Handle {
 func Retain(h Handle)  { C.ps_retain(tensor(h)) }
 func Release(h Handle) { C.ps_release(tensor(h)) }
 
-// Description describes a tensor.
+// Description has properties of a tensor.
 type Description struct {
 	DType, DeviceType, DeviceIndex int
-	RequiresGrad, Leaf, Contiguous bool
-	StorageBytes                   int64
-	Storage                        uintptr // identity of its storage
+	Leaf                           bool
 	Shape                          []int64
 }
 
@@ -140,9 +133,7 @@ func Describe(h Handle) Description {
 	var out [C.PS_DESCRIPTION]int64
 	C.ps_describe(tensor(h), (*C.int64_t)(unsafe.Pointer(&out[0])))
 	return Description{
-		DType: int(out[0]), DeviceType: int(out[1]), DeviceIndex: int(out[2]),
-		RequiresGrad: out[3] != 0, Leaf: out[4] != 0, Contiguous: out[5] != 0,
-		StorageBytes: out[6], Storage: uintptr(out[7]),
+		DType: int(out[0]), DeviceType: int(out[1]), DeviceIndex: int(out[2]), Leaf: out[4] != 0,
 		Shape: append([]int64(nil), out[9:9+out[8]]...),
 	}
 }
@@ -150,7 +141,7 @@ func Describe(h Handle) Description {
 func DType(h Handle) int   { return int(C.ps_dtype(tensor(h))) }
 func Numel(h Handle) int64 { return int64(C.ps_numel(tensor(h))) }
 
-// What Border says of a tensor.
+// Results of Border.
 const (
 	Gaps    = C.PS_GAPS
 	Dense   = C.PS_DENSE
@@ -225,8 +216,8 @@ func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err 
 func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 func Sequence() uint64             { return uint64(C.ps_sequence()) }
 
-// Account is the state of a memory account, in bytes. Requested is all that the process has asked
-// libtorch's allocator for a GPU for, and not freed, and 0 elsewhere.
+// Account is the state of a memory account, in bytes. Requested is what the process holds of libtorch's
+// allocator for GPUs, and 0 for CPUs.
 type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
 func GetAccount(i int) Account {
@@ -239,8 +230,7 @@ func GetAccount(i int) Account {
 func SetLimit(i int, bytes int64)  { C.ps_account_limit(C.int32_t(i), C.int64_t(bytes)) }
 func ResetPeak(i int)              { C.ps_account_reset_peak(C.int32_t(i)) }
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
-
-func OwnPeak(account int) int64 { return int64(C.ps_account_own(C.int32_t(account))) }
+func OwnPeak(i int) int64          { return int64(C.ps_account_own(C.int32_t(i))) }
 
 func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
 func Trim(i int)                     { C.ps_account_trim(C.int32_t(i)) }
@@ -263,10 +253,9 @@ func BetterATenKernels() string { return C.GoString(C.ps_aten_better_kernels()) 
 func OneDNNISA() int            { return int(C.ps_onednn_isa()) }
 func BetterOneDNNISA() int      { return int(C.ps_onednn_better_isa()) }
 
-func UseBLASCore(core string) *Error {
-	c := C.CString(core)
-	defer C.free(unsafe.Pointer(c))
-	return taken(C.ps_blas_use_core(c))
+func UseBLASCore(core string) (err *Error) {
+	withC(core, func(c *C.char) { err = taken(C.ps_blas_use_core(c)) })
+	return err
 }
 
 func boolean(b bool) C.int32_t {

@@ -1,5 +1,5 @@
-// Package strict reads JSON that people write, and refuses what encoding/json lets pass: fields that
-// are unknown, twice, of another case, missing or null.
+// Package strict reads JSON that people write. Unlike encoding/json it refuses fields that are unknown,
+// repeated, of another case, missing or null.
 package strict
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Error is a mistake in a text.
+// Error is a mistake in the JSON.
 type Error struct {
-	Path   string // of the field, such as layers[3].name; "" is the text as a whole
-	Line   int    // of a text that is no JSON, from 1; 0 if the path says enough
+	Path   string // of the field, such as layers[3].name; "" is the whole text
+	Line   int    // of a syntax error, from 1; otherwise 0
 	Reason string // the value found, and the value wanted
 }
 
@@ -33,8 +33,8 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unmarshal reads a text that is one object of JSON into the struct that to points to. Fields that
-// are tagged omitzero may be missing. The error is an [*Error].
+// Unmarshal reads a JSON object into the struct that to points to. Fields with the tag omitzero may be
+// missing. The error is an [*Error].
 func Unmarshal(text []byte, to any) error {
 	err := json.Unmarshal(text, to, json.RejectUnknownMembers(true))
 	var syntax *jsontext.SyntacticError
@@ -56,10 +56,8 @@ func Unmarshal(text []byte, to any) error {
 		return &Error{Line: 1, Reason: err.Error()}
 	}
 	var all any
-	if err := json.Unmarshal(text, &all); err != nil {
-		return err
-	}
-	return complete("", all, reflect.TypeOf(to))
+	_ = json.Unmarshal(text, &all) // the text is valid
+	return checkComplete("", all, reflect.TypeOf(to))
 }
 
 func pathOf(at jsontext.Pointer) (path string) {
@@ -73,7 +71,7 @@ func pathOf(at jsontext.Pointer) (path string) {
 	return strings.TrimPrefix(path, ".")
 }
 
-// wanted describes the values of a type.
+// wanted describes the values of a type in an error.
 func wanted(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -83,8 +81,8 @@ func wanted(t reflect.Type) string {
 		reflect.Float64: "a number"}[t.Kind()], "a whole number, without a fraction or an exponent")
 }
 
-// complete returns an error for a field that is null, or missing though its type is not tagged omitzero.
-func complete(path string, value any, t reflect.Type) error {
+// checkComplete returns an error for a field that is null, or missing without the tag omitzero.
+func checkComplete(path string, value any, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -93,30 +91,29 @@ func complete(path string, value any, t reflect.Type) error {
 		return &Error{Path: path, Reason: "null; want " + wanted(t)}
 	case []any:
 		for i, element := range value {
-			if err := complete(fmt.Sprintf("%s[%d]", path, i), element, t.Elem()); err != nil {
+			if err := checkComplete(fmt.Sprintf("%s[%d]", path, i), element, t.Elem()); err != nil {
 				return err
 			}
 		}
 	case map[string]any:
 		for i := 0; t.Kind() == reflect.Struct && i < t.NumField(); i++ {
 			name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-			inner, have := value[name]
-			if !have && !strings.Contains(options, "omitzero") {
-				return &Error{Path: path, Reason: fmt.Sprintf("the field %q is missing; want it", name)}
-			}
-			if have {
+			switch inner, have := value[name]; {
+			case have:
 				at := strings.TrimPrefix(path+"."+name, ".")
-				if err := complete(at, inner, t.Field(i).Type); err != nil {
+				if err := checkComplete(at, inner, t.Field(i).Type); err != nil {
 					return err
 				}
+			case !strings.Contains(options, "omitzero"):
+				return &Error{Path: path, Reason: fmt.Sprintf("the field %q is missing; want it", name)}
 			}
 		}
 	}
 	return nil
 }
 
-// Lines writes a struct as an object of JSON with a line for each field, and for each element of its
-// lists, so that people can read and compare files.
+// Lines writes a struct as a JSON object with a line for each field, and for each element of its lists, so
+// that people can read and compare files.
 func Lines(v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -126,11 +123,11 @@ func Lines(v any) ([]byte, error) {
 	d := jsontext.NewDecoder(bytes.NewReader(text))
 	separator := "{"
 	for _, err = d.ReadToken(); err == nil && d.PeekKind() != '}'; separator = ",\n" {
-		var name, value jsontext.Value
-		if name, err = d.ReadValue(); err != nil {
+		var value jsontext.Value
+		if value, err = d.ReadValue(); err != nil {
 			break
 		}
-		out.WriteString(separator + string(name) + ":")
+		out.WriteString(separator + string(value) + ":")
 		if value, err = d.ReadValue(); err != nil {
 			break
 		}

@@ -1,4 +1,4 @@
-// Package system tells what this process computes with, and the memory and threads it has.
+// Package system reports the kernels, memory and threads of this process.
 package system
 
 import (
@@ -10,36 +10,32 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// Kernels are the variants of a library's inner loops that compute in this process. They decide the
-// speed, and the last bits of results: two processes compute the same bits only with the same
-// kernels.
+// Kernels is the variant of a library's inner loops that this process uses. It decides the speed, and the
+// last bits of results: two processes compute the same bits only with the same kernels.
 type Kernels struct {
 	Library string // "BLAS", "ATen" or "oneDNN"
-	Version string // such as "MKL 2024.2" or "3.13.3"; "" if the library does not tell
-	Name    string // such as "SkylakeX" or "AVX512"; "" if the library does not tell
-	By      string // who chose them: an environment variable as "NAME=value", "penstock", or the library
-	Best    string // the best for this processor; "" if they are in use, or not known
+	Version string // such as "MKL 2024.2" or "3.13.3"; "" if unknown
+	Name    string // such as "SkylakeX" or "AVX512"; "" if unknown
+	By      string // what chose them: an environment variable as "NAME=value", "penstock", or the library
+	Best    string // the best kernels for this processor; "" if they are in use, or unknown
 }
 
-// variables are those of the environment that choose kernels.
+// variables are the environment variables that choose kernels.
 var variables = map[string][]string{
 	"OpenBLAS": {"OPENBLAS_CORETYPE"},
 	"MKL":      {"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"},
 	"ATen":     {"ATEN_CPU_CAPABILITY"},
-	"oneDNN":   {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}, // names of one, the newer first
+	"oneDNN":   {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}, // the new and the old name
 }
 
 var corrected bool // by init
 
-// init corrects OpenBLAS's choice of kernels where OpenBLAS does not know the processor: 119
-// instead of 228 GFLOP/s on an AVX-512 AMD core, 33 instead of 159 on a newer Intel one. It comes before
-// the first BLAS call of the process.
+// init corrects OpenBLAS's choice of kernels if OpenBLAS does not know the processor. Its own choice computes
+// at 119 instead of 228 GFLOP/s on an AVX-512 AMD core, and at 33 instead of 159 on a newer Intel core. init
+// precedes the first BLAS call of the process.
 func init() {
-	if chosenBy("OpenBLAS") != "OpenBLAS" {
-		return
-	}
-	if core := shim.BetterBLASCore(); core != "" {
-		corrected = shim.UseBLASCore(core) == nil // a BLAS that cannot change stays as it is
+	if core := shim.BetterBLASCore(); core != "" && chosenBy("OpenBLAS") == "OpenBLAS" {
+		corrected = shim.UseBLASCore(core) == nil // some versions of BLAS cannot change
 	}
 }
 
@@ -76,7 +72,7 @@ var oneDNNNames = map[int]string{
 	0x1ef: "AVX512_CORE_FP16", 0xfef: "AVX512_CORE_AMX", 0x1fef: "AVX512_CORE_AMX_FP16", // of oneDNN 3
 }
 
-// oneDNNName names a dnnl_cpu_isa_t; -1 and 0 are none, and "".
+// oneDNNName names a dnnl_cpu_isa_t. Without one (-1 or 0) it returns "".
 func oneDNNName(isa int) string {
 	if isa <= 0 {
 		return ""
@@ -84,8 +80,7 @@ func oneDNNName(isa int) string {
 	return cmp.Or(oneDNNNames[isa], fmt.Sprintf("isa %#x", isa))
 }
 
-// Slow says in a sentence that the kernels are not the best for this processor, and who chose them. It is
-// "" if they are the best.
+// Slow returns a warning that the kernels are not the best for this processor, or "".
 func (k Kernels) Slow() string {
 	if k.Best == "" {
 		return ""
@@ -94,7 +89,7 @@ func (k Kernels) Slow() string {
 		"and a step may take several times as long", k.Library, k.Name, k.By, k.Best)
 }
 
-// KernelNames returns the names of the kernels in use, by library, without unknown ones.
+// KernelNames returns the known names of the kernels in use, by library.
 func KernelNames() map[string]string {
 	names := map[string]string{}
 	for _, k := range KernelsInUse() {

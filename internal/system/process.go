@@ -12,15 +12,15 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// ResidentMemory is the bytes of the machine's memory that this process holds, now and at most so far: VmRSS
-// and VmHWM of /proc/self/status, or 0.
+// ResidentMemory returns the memory of this process in bytes, now and at its peak: VmRSS and VmHWM of
+// /proc/self/status, or 0.
 func ResidentMemory() (now, peak int64) {
 	text, _ := os.ReadFile("/proc/self/status")
 	now, peak = number(text, "VmRSS:"), number(text, "VmHWM:")
-	return now << 10, max(now, peak) << 10 // the system counts in batches, and not both at once
+	return now << 10, max(now, peak) << 10 // the system updates the two at different times
 }
 
-// number is that after a word that begins a line, or 0.
+// number returns the number after a word that begins a line, or 0.
 func number(text []byte, word string) int64 {
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == word {
@@ -31,11 +31,11 @@ func number(text []byte, word string) int64 {
 	return 0
 }
 
-// AvailableMemory is the number of bytes that the process can still take: the machine's MemAvailable
-// (/proc/meminfo), or less if a cgroup of version 2, from the process's own up to the root, has less left
-// under its limit. Files that a cgroup has read and not used lately count as free, as the system drops
-// them first. Swap does not count. A missing group counts as unlimited: a container may see its own groups
-// alone, and their path on the host. The system's files are under root, which is "/".
+// AvailableMemory returns the bytes that the process can still take: the machine's MemAvailable
+// (/proc/meminfo), or the smallest rest of the limits of its cgroup (version 2) and the groups above.
+// Inactive file pages of a group count as free, as the system drops them first. Swap does not count. A
+// missing group counts as unlimited: a container may see only its own groups, but their path on the host. The
+// system's files are under root: "/".
 func AvailableMemory(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -54,7 +54,7 @@ func AvailableMemory(root string) (int64, error) {
 			return text
 		}
 		limit, err := strconv.ParseInt(strings.TrimSpace(string(read("memory.max"))), 10, 64)
-		if err == nil { // no limit is "max", or no file
+		if err == nil { // otherwise it is "max", or the file is missing
 			used := number(append([]byte("used "), read("memory.current")...), "used")
 			free = min(free, max(0, limit-used+number(read("memory.stat"), "inactive_file")))
 		}
@@ -64,8 +64,8 @@ func AvailableMemory(root string) (int64, error) {
 	}
 }
 
-// TrimProcess gives free parts of the heaps of malloc and of Go back to the system, in milliseconds. Cached
-// blocks of devices are left to Device.Trim.
+// TrimProcess returns free memory of malloc's and Go's heaps to the system. It takes milliseconds.
+// Device.Trim frees the cached blocks of devices.
 func TrimProcess() {
 	shim.TrimHeap()
 	debug.FreeOSMemory()

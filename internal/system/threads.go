@@ -10,8 +10,7 @@ import (
 	_ "penstock.example/internal/shim/timers" // less work for the runtime's monitor
 )
 
-// MaxThreads is the most intra-op threads that a context may have. A process with very many more
-// stops working.
+// MaxThreads limits the intra-op threads of a context. A process with very many threads stops working.
 const MaxThreads = 256
 
 // PinThread binds the calling OS thread to cores. The caller has locked its goroutine to the thread.
@@ -27,29 +26,29 @@ func PinThread(cores []int) error {
 }
 
 // TagThread marks the calling OS thread with a number other than 0. The caller has locked its goroutine to
-// the thread. Go code that a backward runs (Checkpoint, Attach) has the tag of Backward's thread.
+// the thread. Go code that a backward runs (Checkpoint, Attach) sees the tag of Backward's thread.
 func TagThread(tag int64) { shim.TagThread(tag) }
 
 // ThreadTag returns the tag of the calling OS thread; 0 is none.
 func ThreadTag() int64 { return shim.ThreadTag() }
 
-// Library is the file of libtorch that this process has loaded, or "".
+// Library returns the path of the libtorch that this process has loaded, or "".
 func Library() string { return shim.Library() }
 
-// ThreadTime returns the processor time that the calling thread has used so far (CLOCK_THREAD_CPUTIME_ID).
+// ThreadTime returns the processor time that the calling thread has used.
 // Only differences between calls on one thread are meaningful: the goroutine must be locked to it.
 func ThreadTime() time.Duration {
-	const threadClock = 3 // CLOCK_THREAD_CPUTIME_ID
+	const clock = 3 // CLOCK_THREAD_CPUTIME_ID
 	var t syscall.Timespec
-	if _, _, failure := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, threadClock,
-		uintptr(unsafe.Pointer(&t)), 0); failure != 0 {
+	_, _, failure := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clock, uintptr(unsafe.Pointer(&t)), 0)
+	if failure != 0 {
 		panic("reading the thread's clock: " + failure.Error()) // Linux has had it since 2.6
 	}
 	return time.Duration(t.Nano())
 }
 
-// CUDABuild is the versions of CUDA and NCCL that this build was made with, such as "12.4" and
-// "2.22.3". Both are "" in a build without CUDA.
+// CUDABuild returns the versions of CUDA and NCCL of this build, such as "12.4" and "2.22.3". Both are "" in
+// a build without CUDA.
 func CUDABuild() (cuda, nccl string) {
 	if v := shim.CUDAVersion(); v > 0 {
 		cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
@@ -60,6 +59,6 @@ func CUDABuild() (cuda, nccl string) {
 	return cuda, nccl
 }
 
-// CUDALibraries is the libraries of GPUs that are linked, such as "cuBLAS 13.1.0, cuDNN 9.19.0". On
-// them, as on the model of the GPU, the last bits of results depend. It is "" in a build without CUDA.
+// CUDALibraries returns the GPU libraries that are linked, such as "cuBLAS 13.1.0, cuDNN 9.19.0". They and
+// the GPU's model decide the last bits of results. It is "" in a build without CUDA.
 func CUDALibraries() string { return shim.GPULibraries() }

@@ -1,10 +1,9 @@
-// Package timers lets the timers of a process end up to a millisecond late, where the system can
-// (Linux), from before Go's runtime starts.
+// Package timers sets the timer slack of the process to a millisecond before Go's runtime starts (Linux only).
 //
-// The runtime's monitor sleeps for 20 microseconds at a time while a call into C lasts, as nearly all
-// of the time of training does. On a virtual machine these wake-ups took 7 % of the processor time of
-// a step. The kernel puts a thread's timers together that end within its slack, 50 microseconds by
-// default. Threads inherit it, and the monitor starts before any code in Go.
+// During calls into C, nearly all of the time of training, the runtime's monitor thread wakes every 20
+// microseconds. On a virtual machine these wake-ups took 7 % of a step's processor time. The kernel joins a
+// thread's timers that end within its slack, by default 50 microseconds. Threads inherit the slack, and the
+// monitor starts before any Go code.
 package timers
 
 /*
