@@ -66,8 +66,8 @@ type Layer struct {
 	Forward    float64 `json:"forward"`    // seconds
 	Backward   float64 `json:"backward"`   // seconds
 	Saved      int64   `json:"saved"`      // bytes held from forward to backward
-	// Of is how many layers, from this one on, were measured together: times and Saved are their
-	// sums. 0 is 1.
+	// Of is how many layers, from this one on, were measured together. Times and Saved are for all of
+	// them. 0 is 1.
 	Of int `json:"of,omitempty"`
 }
 
