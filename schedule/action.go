@@ -18,10 +18,11 @@ const (
 	Recompute
 	// Backward runs a stage's backward and adds to its gradients.
 	Backward
-	// BackwardInput is the first part of a backward in two parts: the gradients of the stage's
-	// inputs, which earlier stages wait for.
+	// BackwardInput is the first part of a backward in two parts. It computes the gradients of the
+	// stage's inputs, for which earlier stages wait.
 	BackwardInput
-	// BackwardWeight is the second part: it adds to the stage's gradients. Nobody waits for it.
+	// BackwardWeight is the second part. It adds to the stage's gradients, and no stage waits for
+	// it.
 	BackwardWeight
 	// SendActivation puts a stage's output on the link to a later stage.
 	SendActivation
@@ -69,10 +70,10 @@ func (k Kind) letter() byte { return kindTexts[k%Kind(len(kindTexts))].letter }
 // Transfer reports whether actions of the kind move data between stages rather than compute.
 func (k Kind) Transfer() bool { return k >= SendActivation && k <= ReceiveGradient }
 
-// Send reports whether actions of the kind put something on a link.
+// Send reports whether actions of the kind put a value on a link.
 func (k Kind) Send() bool { return k == SendActivation || k == SendGradient }
 
-// Receive reports whether actions of the kind take something from a link.
+// Receive reports whether actions of the kind take a value from a link.
 func (k Kind) Receive() bool { return k == ReceiveActivation || k == ReceiveGradient }
 
 // forward reports whether the kind belongs to the forward half of a step, transfers included.
@@ -94,8 +95,8 @@ type Action struct {
 //	0F2    stage 0, forward of micro-batch 2
 //	0R2    stage 0, recomputation of micro-batch 2
 //	0B2    stage 0, backward of micro-batch 2
-//	0I2    stage 0, the first part of it: the gradient of the input
-//	0W2    stage 0, the second part: the gradients of the weights
+//	0I2    stage 0, first part of a backward: the gradient of the input
+//	0W2    stage 0, second part of a backward: the gradients of the weights
 //	0F2>1  stage 0 sends its activation of micro-batch 2 to stage 1
 //	0>1F2  stage 1 receives the activation of micro-batch 2 from stage 0
 //	1B2>0  stage 1 sends the gradient of micro-batch 2 to stage 0

@@ -35,24 +35,29 @@ func build(name string, c Config, split func(placement []int) (chunks []chunk, w
 	return p, nil
 }
 
-// perform appends a computation of a chunk. A forward visits the chunk's stages in ascending order,
+// cell is a chunk and a micro-batch that it computes.
+type cell struct{ chunk, microBatch int }
+
+// perform appends the computation of a cell. A forward visits the chunk's stages in ascending order,
 // a backward in descending order, each after the stage's recomputation if the config asks for one.
-func (b *builder) perform(kind Kind, c, microBatch int) {
-	at := b.chunks[c]
+// Micro-batches that do not exist are left out.
+func (b *builder) perform(kind Kind, c cell) {
+	at := b.chunks[c.chunk]
+	list := &b.workers[at.worker]
+	if c.microBatch >= b.MicroBatches {
+		return
+	}
 	for k := range at.to - at.from {
 		s := at.to - 1 - k
 		if kind == Forward {
 			s = at.from + k
 		}
-		if kind.gradients() && b.recomputes(s, microBatch) {
-			b.workers[at.worker] = append(b.workers[at.worker], Action{Recompute, s, microBatch, 0})
+		if kind.gradients() && b.recomputes(s, c.microBatch) {
+			*list = append(*list, Action{Recompute, s, c.microBatch, 0})
 		}
-		b.workers[at.worker] = append(b.workers[at.worker], Action{kind, s, microBatch, 0})
+		*list = append(*list, Action{kind, s, c.microBatch, 0})
 	}
 }
-
-// cell is a chunk and a micro-batch that it computes.
-type cell struct{ chunk, microBatch int }
 
 // alternate appends the computations of a worker: warmup forwards, then a forward and a backward in
 // turn, then the backwards that are left. If backwards are in two parts, the gradients of the
@@ -61,22 +66,22 @@ func (b *builder) alternate(forward, backward []cell, warmup int, split bool, la
 	n := len(forward)
 	for k := range n + min(n, warmup) {
 		if k < n {
-			b.perform(Forward, forward[k].chunk, forward[k].microBatch)
+			b.perform(Forward, forward[k])
 		}
 		back := k - min(n, warmup)
 		switch {
 		case back >= 0 && !split:
-			b.perform(Backward, backward[back].chunk, backward[back].microBatch)
+			b.perform(Backward, backward[back])
 		case back >= 0:
-			b.perform(BackwardInput, backward[back].chunk, backward[back].microBatch)
+			b.perform(BackwardInput, backward[back])
 			if back >= lag {
-				b.perform(BackwardWeight, backward[back-lag].chunk, backward[back-lag].microBatch)
+				b.perform(BackwardWeight, backward[back-lag])
 			}
 		}
 	}
 	if split {
 		for _, s := range backward[max(0, n-lag):] {
-			b.perform(BackwardWeight, s.chunk, s.microBatch)
+			b.perform(BackwardWeight, s)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Generator makes the program of a schedule. It is deterministic. Its programs pass [Check] at any
-// [Program.Capacity], and a worker receives from another in the order in which that sends.
+// [Program.Capacity], and values between two workers are received in the order of their sends.
 type Generator func(Config) (*Program, error)
 
 // Make returns the program for a config. It fails if [Check] refuses the program, or if its stages,

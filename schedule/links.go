@@ -3,10 +3,10 @@ package schedule
 import "time"
 
 // Links is the cost of moving values between workers, for a simulation. The zero value costs
-// nothing. Transfers between stages of one worker cost nothing in any case.
+// nothing. Transfers between stages of one worker are always free.
 //
-// A value that leaves at time t, with latency a and b for its bytes, arrives at t + a + b, where b
-// is bytes over bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
+// A value that leaves at time t arrives at t + a + b, where a is the latency and b the value's
+// bytes over the bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
 // leaves on the link from this worker to that one. The sender goes on meanwhile. The receiver waits
 // if it comes to the receive before the value. If the program's capacity makes a sender wait for a
 // receive, it goes on one latency after the receive.

@@ -10,12 +10,12 @@ import (
 type Phase uint8
 
 const (
-	// Whole is forward and backward; the loss is computed by the last stage in between.
+	// Whole is forward and backward. In between, the last stage computes the loss.
 	Whole Phase = iota
 	// ForwardOnly stops when every micro-batch has left the last stage.
 	ForwardOnly
-	// BackwardOnly begins where ForwardOnly stopped: forward is done, the caller has computed the
-	// loss. It contains the recomputations.
+	// BackwardOnly begins where ForwardOnly stopped, when the caller has computed the loss. It
+	// contains the recomputations.
 	BackwardOnly
 )
 
@@ -54,8 +54,8 @@ type Program struct {
 	Capacity int
 }
 
-// Meet is the capacity of a link on which nothing waits: a stage that has sent goes on when the
-// value was received.
+// Meet is the capacity of a link on which nothing waits: a sender goes on when its value was
+// received.
 const Meet = -1
 
 // Placement returns the worker of each stage, -1 for a stage without actions. The stages of all

@@ -31,7 +31,7 @@ func GPipe(config Config) (*Program, error) {
 				return cmp.Or(after*(x.chunk-y.chunk)+x.microBatch-y.microBatch, x.microBatch-y.microBatch)
 			})
 			for _, c := range cells {
-				b.perform(kind, c.chunk, c.microBatch)
+				b.perform(kind, c)
 			}
 		}
 	})
@@ -99,7 +99,7 @@ func breadthFirst(config Config) (*Program, error) {
 				kind, c = Backward, 2*len(b.chunks)-1-k
 			}
 			for i := range config.MicroBatches {
-				b.perform(kind, c, i)
+				b.perform(kind, cell{c, i})
 			}
 		}
 	})
@@ -211,7 +211,7 @@ func dualPipeV(config Config) (*Program, error) {
 // number of micro-batches. For fewer it is listed for the least, and the surplus ones are left out.
 type fold struct {
 	*builder
-	of           [2]int
+	pair         [2]int         // indices of the two chunks
 	microBatches int            // at least the schedule's least
 	next         map[string]int // by operation, such as F0 or B1: its next micro-batch
 	pending      []cell         // whose gradients of weights are still to be computed
@@ -228,9 +228,9 @@ func (f *fold) times(n int, operations ...string) {
 		op := operations[k%len(operations)]
 		if op[0] == 'W' {
 			at := slices.IndexFunc(f.pending,
-				func(s cell) bool { return op == "W" || f.of[op[1]-'0'] == s.chunk })
+				func(s cell) bool { return op == "W" || f.pair[op[1]-'0'] == s.chunk })
 			if at >= 0 {
-				f.do(BackwardWeight, f.pending[at])
+				f.perform(BackwardWeight, f.pending[at])
 				f.pending = slices.Delete(f.pending, at, at+1)
 			}
 			continue
@@ -239,18 +239,12 @@ func (f *fold) times(n int, operations ...string) {
 		if op[0] != 'F' {
 			kind, counter = Backward, "B"+op[1:]
 		}
-		s := cell{f.of[op[1]-'0'], f.next[counter]}
+		s := cell{f.pair[op[1]-'0'], f.next[counter]}
 		f.next[counter]++
 		if op[0] == 'I' {
 			kind = BackwardInput
 			f.pending = append(f.pending, s)
 		}
-		f.do(kind, s)
-	}
-}
-
-func (f *fold) do(kind Kind, s cell) {
-	if s.microBatch < f.MicroBatches {
-		f.perform(kind, s.chunk, s.microBatch)
+		f.perform(kind, s)
 	}
 }
