@@ -126,6 +126,9 @@ func (c *checker) checkActions() {
 
 // whyUnknown says why the action cannot be part of the program; "" if it can.
 func (c *checker) whyUnknown(a Action) string {
+	transferOf := func(k Kind) bool {
+		return slices.Contains(c.withTransfers(Action{k, a.Stage, a.MicroBatch, 0}), a)
+	}
 	switch {
 	case a.Kind < Forward || a.Kind > Reduce:
 		return "no such kind of action"
@@ -139,8 +142,7 @@ func (c *checker) whyUnknown(a Action) string {
 		return fmt.Sprintf("other stage %d for what is not a transfer", a.Peer)
 	case !c.Phase.covers(a.Kind.forward()):
 		return "not part of a " + c.Phase.String() + " program"
-	case a.Kind.Transfer() && !slices.Contains(c.withTransfers(Action{Forward, a.Stage, a.MicroBatch, 0}), a) &&
-		!slices.Contains(c.withTransfers(Action{Backward, a.Stage, a.MicroBatch, 0}), a):
+	case a.Kind.Transfer() && !transferOf(Forward) && !transferOf(Backward):
 		return "activations move from a stage to the next or along a declared skip, and gradients back"
 	}
 	return ""

@@ -74,7 +74,7 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		case whole && wrong == nil, cut && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
 			return past, end, nil
 		default:
-			return h, end, fmt.Errorf("line %d: %w; it is damaged or not of a run: move it away", number, wrong)
+			return h, end, fmt.Errorf("line %d: %w; damaged or not of a run: move it away", number, wrong)
 		}
 	}
 }

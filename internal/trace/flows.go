@@ -2,19 +2,18 @@ package trace
 
 import "penstock.example/schedule"
 
-// flows returns, for each of the events sorted by start, its ends of arrows. An arrow follows a
-// value between stages, from the action that computes it, through its send and receive, to its
-// user:
+// flows returns the ends of arrows at each event, given the events by start. An arrow follows a value
+// between stages: from the action that computes the value, through send and receive, to its user.
 //
 //	[ 0F2 ]──►[ 0F2>1 ]──►[ 0>1F2 ]──►[ 1F2 ]
 //	   s          t           t          f
 //
-// Each receive has an arrow. It leaves out actions that the timeline lacks; if all three others
-// lack, there is no arrow. In a timeline of several steps a receive belongs to the last send before
-// it and to the first user after it.
+// Each receive has an arrow, which leaves out actions that the timeline lacks. A receive alone has
+// none. In a timeline of several steps a receive belongs to the last send before it and to the first
+// user after it.
 //
-// The time of an end is its event's start, as viewers count a slice's end as outside of the slice.
-// They draw the arrow from the slice's end all the same.
+// The time of an end is its event's start: viewers count a slice's end as outside of the slice. They
+// still draw the arrow from the slice's end.
 func flows(events []schedule.Event) [][]record {
 	ends := make([][]record, len(events))
 	last := make(map[schedule.Action]int)      // by action: its last event

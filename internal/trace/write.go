@@ -36,7 +36,8 @@ func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 		return fmt.Errorf("trace: %d names for %d workers; want one for each", len(workers), t.Workers)
 	}
 	records := metadata(pid, "penstock", workers)
-	if slices.ContainsFunc(t.Events, func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }) {
+	reduces := func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }
+	if slices.ContainsFunc(t.Events, reduces) {
 		records = append(records, metadata(pidReductions, "penstock, gradient reductions", workers)...)
 	}
 	events := slices.Clone(t.Events)
