@@ -9,8 +9,8 @@ import (
 )
 
 // meet moves receives ahead until the program also runs to its end with capacity [Meet], where a
-// sender goes on only when its value was received. With links of any capacity the program must run
-// to its end as it is. Otherwise its generator is wrong, and meet panics with the actions at which
+// sender goes on only when its value was received. With unlimited capacity the program must run to
+// its end as it is. Otherwise its generator is wrong, and meet panics with the actions at which
 // workers wait for each other.
 //
 // Two neighbours of 1F1B show the problem. Worker 0 sends an activation and then wants a gradient.
@@ -54,7 +54,7 @@ type meeting struct {
 	home  []int      // by stage: its worker
 	ready []int      // workers that may be able to go on
 
-	// By id, as simulated with links of any capacity; nil until simulateOnce.
+	// By id, as simulated with unlimited capacity; nil until simulateOnce.
 	ends []time.Duration
 	due  []time.Duration // when its worker starts its next computation, this action included
 	left []int           // number of computations that its worker has left, this action included

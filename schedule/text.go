@@ -25,11 +25,9 @@ func (p *Program) String() string {
 	for i, e := range p.Skips {
 		b.WriteString([]string{" skips=", ","}[min(i, 1)] + e.String())
 	}
-	switch p.Capacity {
-	case 0:
-	case Meet:
+	if p.Capacity == Meet {
 		b.WriteString(" capacity=meet")
-	default:
+	} else if p.Capacity != 0 {
 		fmt.Fprintf(&b, " capacity=%d", p.Capacity)
 	}
 	for w, actions := range p.Workers {

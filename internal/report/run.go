@@ -25,7 +25,7 @@ type Run struct {
 	// times alone.
 	Planned *schedule.Timeline `json:"-"`
 	Limits  []int64            `json:"limits,omitempty"` // bytes, by device of Plan; 0 is no limit
-	Others  []Other            `json:"others,omitempty"` // rejected schedules
+	Others  []Other            `json:"others,omitempty"` // the schedules of the search
 	Layers  []Layer            `json:"layers,omitempty"` // of the model, in order
 	Chains  []Chain            `json:"costs,omitempty"`
 
@@ -49,7 +49,7 @@ type Other struct {
 	Step         float64 `json:"step,omitempty"`  // seconds; 0 if it has no plan
 	Bound        float64 `json:"bound,omitempty"` // seconds; a lower bound for the schedule
 	Peak         int64   `json:"peak,omitempty"`  // bytes, the greatest of all devices
-	Lost         string  `json:"lost,omitempty"`  // why it was rejected; "" if it is the plan
+	Lost         string  `json:"lost,omitempty"`  // why it was rejected; "" for the plan
 }
 
 // Fact is a property of the run, such as {"libtorch", "1.13.1"}.
