@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// rest is the pause after a process worked: idle threads of OpenMP and OpenBLAS spin before they
-// sleep.
+// rest is the pause after a process has worked. Idle threads of OpenMP and OpenBLAS spin before
+// they sleep.
 const rest = 100 * time.Millisecond
 
-// patience is the longest that an answer may take. torch.compile takes minutes for large models.
+// patience is the time limit of an answer. torch.compile takes minutes for large models.
 const patience = 15 * time.Minute
 
 // child is a process that answers requests.
@@ -32,10 +32,10 @@ type child struct {
 	log     bytes.Buffer
 }
 
-// answer is what children answer; each request has its own part of it.
+// answer is the answer of a child. Each request fills some of the fields.
 type answer struct {
 	Error    string    `json:"error"`
-	Torch    string    `json:"torch"` // a hello has the versions
+	Torch    string    `json:"torch"` // the first answer has the versions
 	BLAS     string    `json:"blas"`
 	MS       []float64 `json:"ms"`
 	Threads  int       `json:"threads"`
@@ -46,10 +46,11 @@ type answer struct {
 	Pipe     []float64 `json:"pipe_us"`
 	Plain    []float64 `json:"plain_us"`
 	Flops    float64   `json:"flops"`   // of a step
-	Product  float64   `json:"product"` // of a large product a second; 0 is not measured
+	Product  float64   `json:"product"` // flops a second of a large product; 0 is not measured
 }
 
-// startPython starts a script of bench/python by the interpreter PYTHON, and reads its hello.
+// startPython starts a script of bench/python with the interpreter PYTHON, and reads its first
+// answer.
 func (b *bench) startPython(ctx context.Context, script string, args ...string) (*child, error) {
 	args = append([]string{"-B", "python/" + script}, args...)
 	c := &child{command: exec.CommandContext(ctx, cmp.Or(os.Getenv("PYTHON"), "python3"), args...)}
@@ -72,11 +73,11 @@ func (b *bench) startPython(ctx context.Context, script string, args ...string) 
 	return c, nil
 }
 
-// stop ends the input, and kills a process that does not end then.
+// stop closes the input, and kills a process that does not end then.
 func (c *child) stop() {
 	c.in.Close()
 	defer time.AfterFunc(10*time.Second, func() { _ = c.command.Process.Kill() }).Stop()
-	_ = c.command.Wait() // whatever it says, it has answered
+	_ = c.command.Wait() // its answers are complete
 }
 
 func (c *child) read() (a answer, err error) {
@@ -99,7 +100,7 @@ func lastLine(text string) string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// ask sends a request and reads the answer. The process lives on if the answer is an error.
+// ask sends a request and reads the answer. If the answer is an error, the process lives on.
 func (c *child) ask(request any) (answer, error) {
 	if err := json.NewEncoder(c.in).Encode(request); err != nil {
 		return answer{}, err
@@ -110,7 +111,7 @@ func (c *child) ask(request any) (answer, error) {
 	return a, err
 }
 
-// side asks for steps of some time. The request has more fields.
+// side returns a side that asks for steps. The request has its further fields.
 func (c *child) side(request map[string]any) side {
 	return func(_ context.Context, length time.Duration) (float64, error) {
 		request["seconds"] = length.Seconds()

@@ -12,9 +12,9 @@ import (
 // effort is how long a run measures.
 type effort struct {
 	Rounds int           // of each comparison
-	Round  time.Duration // of one side of a round; it has at least one step
-	Trial  time.Duration // of each number of an opponent's threads
-	Blocks int           // of the product and of the cell's overhead
+	Round  time.Duration // for each side of a round, which takes at least one step
+	Trial  time.Duration // for each number of threads that an opponent tries
+	Blocks int           // of the cell's overhead
 	Quick  bool          // fewer models and points
 }
 
@@ -25,23 +25,23 @@ func effortOf(quick bool) effort {
 	return effort{9, 500 * time.Millisecond, time.Second, 200, false}
 }
 
-// effortOnGPUs is short: such a machine is seldom to be had for long.
+// effortOnGPUs is short, as machines with GPUs are scarce.
 var effortOnGPUs = effort{Rounds: 3, Round: 300 * time.Millisecond, Trial: 50 * time.Millisecond, Blocks: 20}
 
-// side takes steps for some time, and at least one. It returns the milliseconds of a step.
+// side takes steps for a time, at least one. It returns the median milliseconds of a step.
 type side func(ctx context.Context, length time.Duration) (float64, error)
 
-// match has the milliseconds of a step of both sides by round.
+// match has, by round, the milliseconds of a step of each side.
 type match struct {
 	Ours, Theirs []float64
 	Failure      error // of the opponent
 }
 
-// Faster is our throughput to the opponent's.
+// Faster is our throughput divided by the opponent's.
 func (m match) Faster() spread { return spreadOf(byRound(m.Theirs, m.Ours, ratio)) }
 
-// play warms both sides up by a step, and lets them alternate, each first in every other round. A
-// failure of the opponent ends the match without an error.
+// play warms both sides up with a step, then lets them alternate. Each side goes first in every
+// other round. A failure of the opponent ends the match without an error.
 func (e effort) play(ctx context.Context, ours, theirs side) (m match, err error) {
 	for i := range e.Rounds + 1 {
 		length := e.Round * time.Duration(min(i, 1))
@@ -73,8 +73,8 @@ func (b *bench) threads() int {
 	return runtime.NumCPU()
 }
 
-// compare plays a match with a script of bench/python, and adds the ratio of throughputs to the report.
-// An opponent that fails has a row, too. The row says the conditions of our side.
+// compare plays a match with a script of bench/python, and adds the ratio of throughputs, or the
+// opponent's failure, to the report. The row comes with the conditions of our side.
 func (b *bench) compare(ctx context.Context, x row, ours side, c *child, theirs side) error {
 	m, err := b.play(ctx, ours, theirs)
 	if err != nil {
@@ -115,7 +115,7 @@ func spreadOf(values []float64) spread {
 
 func median(values []float64) float64 { return spreadOf(values).Median }
 
-// byRound combines the values of both sides of each round: what disturbs both cancels.
+// byRound combines the values of both sides by round, so that disturbances of a round cancel.
 func byRound(a, b []float64, f func(a, b float64) float64) []float64 {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {

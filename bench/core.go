@@ -11,7 +11,7 @@ import (
 	"penstock.example/torch"
 )
 
-// measureCore measures the overhead of a cell, and on a CPU torchgpipe's too.
+// measureCore measures the overhead of a cell, on a CPU also torchgpipe's.
 func (b *bench) measureCore(ctx context.Context) error {
 	piped, plain, err := measureCell(ctx, b.device, b.Blocks)
 	if err != nil {
@@ -32,8 +32,8 @@ func (b *bench) measureCore(ctx context.Context) error {
 	return nil
 }
 
-// The cell's model has two stages of a Linear and a ReLU on one device. Layers and micro-batches are
-// so small that the pipe's own work takes most of the time.
+// The cell's model has two stages of a Linear and a ReLU on one device, so small that the pipe's
+// own work takes most of the time.
 const (
 	cellStages = 2
 	cellChunks = 32
@@ -43,8 +43,8 @@ const (
 )
 
 // measureCell alternates blocks of steps through a pipe with blocks of a plain loop of the same
-// operators. It returns the us of a block for each stage and micro-batch: forward without a graph,
-// recomputation, backward, and the stage's share of the loss.
+// operators. It returns each block's microseconds per cell, a stage's work on a micro-batch:
+// forward without a graph, recomputation, backward, and a share of the loss.
 func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, plains []float64, err error) {
 	model := nn.NewSequential()
 	var linear [cellStages]*nn.Linear
@@ -98,7 +98,8 @@ func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, p
 			}
 		}
 		piped = append(piped, perCell(start))
-		// The loop runs on the pipe's worker: two cores of a shared machine are seldom equally fast.
+		// The loop runs on the pipe's worker: two cores of a shared machine are seldom equally
+		// fast.
 		if err := p.OnStages(ctx, func(i int, _ *torch.Ctx) error {
 			if i > 0 {
 				return nil

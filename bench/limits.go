@@ -13,17 +13,17 @@ import (
 	"penstock.example/torch"
 )
 
-// shares are of the bytes that eager PyTorch takes without recomputation. They fall, as a pipe keeps a
-// plan that fits.
+// shares are limits, as parts of eager PyTorch's peak without recomputation. They descend, because
+// a pipe keeps a plan that still fits.
 var shares = []float64{0.75, 0.5, 0.25}
 
-// budget returns torch.compile's activation_memory_budget that asks for a share of the bytes of a.
+// budget returns torch.compile's activation_memory_budget for a share of the answer's peak.
 func (a answer) budget(share float64) float64 {
 	live := float64(a.Live) / float64(a.Peak)
 	return math.Round(100*max(share-live, 0)/(1-live)) / 100
 }
 
-// compileAhead has torch.compile fill its cache for the part limits.
+// compileAhead has torch.compile fill its cache for the part "limits".
 func (b *bench) compileAhead(ctx context.Context) error {
 	list := b.largeWorkloads()
 	failed := make([]error, len(list))
@@ -40,8 +40,8 @@ func (b *bench) compileAhead(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// forShares calls f for each share of the memory. c is PyTorch's process, which has tried the numbers of
-// segments; all is its time and peak without recomputation.
+// forShares calls f for each share. c is PyTorch's process, which has tried the numbers of
+// segments. all has its time and peak without recomputation.
 func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(share float64, c *child,
 	all answer) error) error {
 	c, err := b.startMemory(ctx, w)
@@ -58,7 +58,7 @@ func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(
 	return err
 }
 
-// measureLimits compares both sides within shares of the bytes that eager PyTorch takes.
+// measureLimits compares both sides within shares of eager PyTorch's peak.
 func (b *bench) measureLimits(ctx context.Context) error {
 	for _, w := range b.largeWorkloads() {
 		t, err := w.newTrainer(pipe.Config{Threads: b.threads(), Devices: []torch.Device{b.device}})
@@ -77,8 +77,8 @@ func (b *bench) measureLimits(ctx context.Context) error {
 	return nil
 }
 
-// withinShare lets our best plan within a share of all bytes alternate with what PyTorch has for it. A
-// side that cannot keep the share has a row that says why.
+// withinShare compares our best plan within a share with PyTorch's two ways to recompute. If a side
+// cannot keep the share, the row says why.
 func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share float64, c *child,
 	all answer) error {
 	limit := int64(share * float64(all.Peak))

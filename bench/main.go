@@ -29,14 +29,14 @@ type bench struct {
 	effort
 	report
 	device torch.Device // of the parts core, limits, memory and plain
-	large  bool         // workloads and precisions are those for GPUs
+	large  bool         // use the workloads and precisions for GPUs
 }
 
 // parts are the comparisons that --only can name.
 var parts = map[string]func(*bench, context.Context) error{
 	"core": (*bench).measureCore, "memory": (*bench).measureMemory, "plain": (*bench).measurePlain,
 	"processes": (*bench).measureProcesses, "torchgpipe": (*bench).measureTorchgpipe,
-	"compile": (*bench).compileAhead, "limits": (*bench).measureLimits, // only if they are named
+	"compile": (*bench).compileAhead, "limits": (*bench).measureLimits, // not in --only's default
 }
 
 func main() {

@@ -16,10 +16,10 @@ import (
 	"penstock.example/torch"
 )
 
-// memberArg makes this program one of two processes that train an exercise.
+// memberArg as first argument makes this program one of two processes that train an exercise.
 const memberArg = "member"
 
-// exercise is what members train. Its JSON is their argument.
+// exercise is a workload for two processes. Its JSON is their second argument.
 type exercise struct {
 	Workload workload
 	Schedule string
@@ -29,7 +29,7 @@ type exercise struct {
 // order is a request to members. LR 0 drops the gradients.
 type order struct{ Steps, LR float64 }
 
-// beMember trains an exercise with another process. Rank 0 reads orders and answers.
+// beMember trains an exercise with another process. Rank 0 reads the orders and answers.
 func beMember(ctx context.Context, text string) error {
 	var x exercise
 	if err := json.Unmarshal([]byte(text), &x); err != nil {
@@ -50,7 +50,7 @@ func beMember(ctx context.Context, text string) error {
 	}
 	defer t.close()
 	in, out := bufio.NewReader(os.Stdin), json.NewEncoder(os.Stdout)
-	for a := (answer{}); ; { // the first answer is a hello
+	for a := (answer{}); ; { // the first answer says that the member is ready
 		if g.Rank() == 0 {
 			if err := out.Encode(a); err != nil {
 				return err
@@ -73,7 +73,7 @@ func beMember(ctx context.Context, text string) error {
 	}
 }
 
-// trainer has the stages of the exercise in the members, on a thread each.
+// trainer makes the trainer of this member's stages, with a thread each.
 func (x exercise) trainer(g *group.Group) (*trainer, error) {
 	s, err := schedule.Named(x.Schedule)
 	if err != nil {
@@ -90,7 +90,7 @@ func (x exercise) trainer(g *group.Group) (*trainer, error) {
 	return x.Workload.newTrainer(config)
 }
 
-// follow takes steps. The time is from when all members begin to when all have ended.
+// follow takes an order's steps. The time is from when all members begin to when all have ended.
 func (t *trainer) follow(ctx context.Context, g *group.Group, o order) (a answer, err error) {
 	if t.updates = nil; o.LR > 0 {
 		if t.updates, err = optim.SGD(optim.Config{LR: o.LR}); err != nil {

@@ -11,8 +11,8 @@ import (
 	"penstock.example/torch"
 )
 
-// recomputed have a larger share of activations than the models of other parts: no plan saves
-// parameters or their gradients.
+// recomputed are the workloads, with a larger share of activations than in other parts. No plan
+// saves parameters or their gradients.
 var recomputed = []workload{
 	{Model: "gpt", Options: models.Options{Depth: 8}, Batch: 16},
 	{Model: "unet", Options: models.Options{Convolutions: 2, Width: 16, Size: 128, Classes: 4}, Batch: 4},
@@ -20,16 +20,16 @@ var recomputed = []workload{
 	{Model: "vgg11", Options: models.Options{Size: 96, Width: 256, Classes: 10}, Batch: 16},
 }
 
-// budgets are of torch.compile's activation_memory_budget. 1 recomputes nothing.
+// budgets are values of torch.compile's activation_memory_budget. 1 recomputes nothing.
 var budgets = []float64{1, 0.75, 0.5, 0.25, 0.1}
 
-// point is a way of the opponent to recompute, and our plan within its measured peak.
+// point is one setting of the opponent's recomputation, and our plan within its measured peak.
 type point struct {
 	request         map[string]any // "segments" or "budget"
 	theirs          answer
 	match           match
-	predicted, ours int64 // our peak
-	failure         error // theirs, or none of our plans fits
+	predicted, ours int64 // our predicted and measured peak
+	failure         error // the opponent's, or that none of our plans fits
 }
 
 func (b *bench) measureMemory(ctx context.Context) error {
@@ -54,14 +54,14 @@ func (b *bench) measureMemory(ctx context.Context) error {
 	return nil
 }
 
-// startMemory starts PyTorch with a workload.
+// startMemory starts memory.py with a workload.
 func (b *bench) startMemory(ctx context.Context, w workload) (*child, error) {
 	model, err := w.build()
 	if err != nil {
 		return nil, err
 	}
 	backend := "inductor"
-	if b.large && b.device.Kind == torch.KindCPU { // a trial does without a C++ compiler, which takes minutes
+	if b.large && b.device.Kind == torch.KindCPU { // a trial avoids the C++ compiler, which takes minutes
 		backend = "aot_eager_decomp_partition"
 	}
 	request, err := w.request(map[string]any{"device": b.device.String(), "parameters": nn.Count(model),
@@ -78,7 +78,7 @@ func (b *bench) startMemory(ctx context.Context, w workload) (*child, error) {
 	return c, err
 }
 
-// atEqualPeaks compares a model with both ways of PyTorch to recompute.
+// atEqualPeaks compares a model with both of PyTorch's ways to recompute.
 func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 	x := row{What: w.Model + ", equal peak", Opponent: "checkpoint_sequential", Goal: 1.1}
 	c, err := b.startMemory(ctx, w)
@@ -86,7 +86,7 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 		return nil, b.fail(x, err)
 	}
 	defer c.stop()
-	list, most := budgets, 12 // about twice the root of the most modules
+	list, most := budgets, 12 // about twice the root of the largest number of modules
 	if b.Quick {
 		list, most = []float64{1, 0.5}, 3
 	}
@@ -113,7 +113,7 @@ func (b *bench) atEqualPeaks(ctx context.Context, w workload) ([]point, error) {
 	return all, nil
 }
 
-// withinPeak measures the opponent's peak, and lets our best plan within it alternate with it.
+// withinPeak measures the opponent's peak, then compares our best plan within that peak.
 func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) error {
 	p.request["seconds"] = 0
 	if p.theirs, p.failure = c.ask(p.request); p.failure != nil {
@@ -136,7 +136,8 @@ func (b *bench) withinPeak(ctx context.Context, w workload, c *child, p *point) 
 	return err
 }
 
-// addPoints reports the points of an opponent, and in a row of their own their geometric mean and range.
+// addPoints adds a row for each point of an opponent, and a row with their geometric mean and
+// range.
 func (b *bench) addPoints(x row, c *child, points []point) {
 	var gains []float64
 	sum := 0.0

@@ -10,8 +10,8 @@ import (
 	"penstock.example/torch"
 )
 
-// measurePlain compares one stage, on the whole batch at once, with eager PyTorch and with
-// torch.compile. On GPUs, where compiling takes minutes, it is eager PyTorch alone.
+// measurePlain compares one stage, on the whole batch at once, with eager PyTorch and
+// torch.compile. On GPUs, where compiling takes minutes, it leaves out torch.compile.
 func (b *bench) measurePlain(ctx context.Context) error {
 	list, precisions, compile := []workload{mlp, gpt, resnet20, resnet50, unet}, []string{""}, []bool{false,
 		true}

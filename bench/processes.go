@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	comparedSteps = 10   // have their losses compared; SGD updates the weights after each
-	lossesApart   = 1e-5 // is the most that losses of both sides may differ
+	comparedSteps = 10   // with an update by SGD after each
+	lossesApart   = 1e-5 // the largest allowed difference between the losses of both sides
 )
 
-// pairing is a workload in two processes, cut at the same places on both sides: into one stage for
-// each process, and into two. PyTorch's cuts count the modules of bench/python/models.py.
+// pairing is a workload in two processes, cut at the same places on both sides. PyTorch's cuts
+// count the modules of bench/python/models.py.
 type pairing struct {
 	workload
 	lr          float64
-	once, twice cuts
+	once, twice cuts // for one and for two stages a process
 	goal        float64
 }
 
@@ -111,13 +111,13 @@ type training struct {
 	request map[string]any
 }
 
-// steps trains. A learning rate of 0 drops the gradients.
+// steps takes n steps. A learning rate of 0 drops the gradients.
 func (t training) steps(n int, lr float64) (answer, error) {
 	t.request["steps"], t.request["lr"] = n, lr
 	return t.ask(t.request)
 }
 
-// side takes as many steps as fit into the time if they are as fast as the last.
+// side returns a side that takes as many steps as fit into the time, judged by the last steps.
 func (t training) side() side {
 	last := math.Inf(1)
 	return func(_ context.Context, length time.Duration) (float64, error) {
@@ -127,7 +127,7 @@ func (t training) side() side {
 	}
 }
 
-// difference returns the greatest difference of two losses of the same step, NaN if one is NaN.
+// difference returns the greatest difference between losses of the same step, NaN if one is NaN.
 func difference(a, b []float64) (most float64) {
 	for i := range min(len(a), len(b)) {
 		most = math.Max(most, math.Abs(a[i]-b[i]))
@@ -135,8 +135,8 @@ func difference(a, b []float64) (most float64) {
 	return most
 }
 
-// export writes the weights, buffers, input and target that PyTorch begins with. The request names
-// them. Members make the same ones.
+// export writes PyTorch's initial weights, buffers, input and target, and returns the request that
+// names the files. Members make the same values.
 func (p pairing) export(folder string) (map[string]any, error) {
 	t, err := p.newTrainer(pipe.Config{Balance: p.once.ours})
 	if err != nil {

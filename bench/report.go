@@ -13,8 +13,8 @@ type row struct {
 	What       string  `json:"what"`
 	Opponent   string  `json:"opponent,omitempty"`
 	Value      spread  `json:"value"`
-	Goal       float64 `json:"goal,omitempty"`    // the least; 0 is none
-	AtMost     bool    `json:"at_most,omitempty"` // the goal is the most, and may be 0
+	Goal       float64 `json:"goal,omitempty"`    // the lowest good value; 0 is none
+	AtMost     bool    `json:"at_most,omitempty"` // the goal is the highest good value, and may be 0
 	Conditions string  `json:"conditions,omitempty"`
 	Error      string  `json:"error,omitempty"` // of the opponent; then there is no value
 }
@@ -46,13 +46,13 @@ type report struct {
 	Rows    []row    `json:"rows"`
 }
 
-// add adds a row, and shows it at once.
+// add adds a row and prints it at once.
 func (r *report) add(x row) {
 	r.Rows = append(r.Rows, x)
 	fmt.Fprintln(os.Stderr, "bench:", strings.Join(x.cells(), "  "))
 }
 
-// fail adds a row of an opponent that failed, which is no failure of the run.
+// fail adds a row of a failed opponent. It returns nil, as the run goes on.
 func (r *report) fail(x row, err error) error {
 	x.Error = lastLine(err.Error())
 	r.add(x)

@@ -15,11 +15,11 @@ type trainer struct {
 	model   *nn.Sequential
 	pipe    *pipe.Pipe
 	batch   pipe.Batch
-	data    []*torch.Ctx    // own the batch, on the first and the last device
-	updates optim.Optimizer // of each step; nil drops the gradients
+	data    []*torch.Ctx    // own the input on the first device, and the target on the last
+	updates optim.Optimizer // updates after each step; nil drops the gradients
 }
 
-// newTrainer makes a pipe with the workload's micro-batches and policy. The config has the rest.
+// newTrainer makes a pipe with the workload's micro-batches and policy, which the config lacks.
 func (w workload) newTrainer(config pipe.Config) (*trainer, error) {
 	s, err := w.shapes()
 	if err != nil {

@@ -15,21 +15,21 @@ import (
 // dropped after each step, no optimizer.
 type workload struct {
 	Model      string
-	Options    models.Options // of a model of package models
+	Options    models.Options // not for mlp, which is made here
 	Batch      int64
 	Chunks     int
 	Checkpoint pipe.Checkpoint
-	Balance    []int // of two stages that take equally long
+	Balance    []int // for two equally slow stages
 	Precision  string
 }
 
 // Precisions. The zero value is float32.
 const (
-	tf32     = "tf32" // float32, and products and convolutions of fewer bits
+	tf32     = "tf32" // float32 with TF32 products and convolutions
 	bfloat16 = "bfloat16"
 )
 
-// The mlp is a Linear and a ReLU as wide as the input, some times over.
+// The mlp is mlpDepth times a Linear and a ReLU, as wide as the input.
 const mlpDepth, mlpWidth = 16, 1024
 
 // The workloads take a tenth to half a second a step on one thread. In a pipeline convolutional
@@ -44,7 +44,7 @@ var (
 		[]int{54, 55}, ""}
 )
 
-// largeWorkloads are for GPUs, and those in a trial go the same way. They recompute as plans say.
+// largeWorkloads are for GPUs or, small, for a trial on a CPU. They recompute as plans say.
 func (b *bench) largeWorkloads() (list []workload) {
 	images := models.Options{Size: 224}
 	gpt := models.Options{Classes: 50304, Width: 1024, Depth: 24, Heads: 16, Context: 1024}
@@ -62,7 +62,7 @@ func (b *bench) largeWorkloads() (list []workload) {
 	return list
 }
 
-// in is the workload with another number of micro-batches and another policy.
+// in returns the workload with another number of micro-batches and another policy.
 func (w workload) in(chunks int, policy pipe.Checkpoint) workload {
 	w.Chunks, w.Checkpoint = chunks, policy
 	return w
@@ -83,7 +83,7 @@ func (w workload) build() (*nn.Sequential, error) {
 // shapes are the sizes of an input and its target, and all options of the model.
 type shapes struct {
 	input, target []int64
-	tokens        int64 // the input has whole numbers below; 0: floats
+	tokens        int64 // the input has whole numbers below tokens, or floats if it is 0
 	options       map[string]any
 }
 
@@ -113,7 +113,7 @@ func (w workload) shapes() (shapes, error) {
 	return shapes{[]int64{w.Batch, n("channels"), n("size"), n("size")}, target, 0, options}, err
 }
 
-// request describes the workload to an opponent, with more fields.
+// request describes the workload to an opponent. more has further fields.
 func (w workload) request(more map[string]any) (map[string]any, error) {
 	s, err := w.shapes()
 	all := map[string]any{"model": w.Model, "options": s.options, "input": s.input, "target": s.target,

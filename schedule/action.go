@@ -18,10 +18,11 @@ const (
 	Recompute
 	// Backward runs a stage's backward and adds to its gradients.
 	Backward
-	// BackwardInput is the first part of a backward in two parts: the gradients of the stage's
-	// inputs, which earlier stages wait for.
+	// BackwardInput is the first part of a backward in two parts. It computes the gradients of the
+	// stage's inputs, for which earlier stages wait.
 	BackwardInput
-	// BackwardWeight is the second part: it adds to the stage's gradients. Nobody waits for it.
+	// BackwardWeight is the second part. It adds to the stage's gradients, and no stage waits for
+	// it.
 	BackwardWeight
 	// SendActivation puts a stage's output on the link to a later stage.
 	SendActivation
@@ -37,8 +38,8 @@ const (
 	Reduce
 )
 
-// kindTexts has, by kind, its words and its letter in the text form. A transfer has the letter of the
-// direction it belongs to.
+// kindTexts has the words of each kind and its letter in the text form: F for transfers of
+// activations, B for transfers of gradients.
 var kindTexts = [...]struct {
 	words  string
 	letter byte
@@ -64,31 +65,29 @@ func (k Kind) String() string {
 	return kindTexts[k].words
 }
 
-// letter is the kind's letter in the text form.
 func (k Kind) letter() byte { return kindTexts[k%Kind(len(kindTexts))].letter }
 
 // Transfer reports whether actions of the kind move data between stages rather than compute.
 func (k Kind) Transfer() bool { return k >= SendActivation && k <= ReceiveGradient }
 
-// Send reports whether actions of the kind put something on a link.
+// Send reports whether actions of the kind put a value on a link.
 func (k Kind) Send() bool { return k == SendActivation || k == SendGradient }
 
-// Receive reports whether actions of the kind take something from a link.
+// Receive reports whether actions of the kind take a value from a link.
 func (k Kind) Receive() bool { return k == ReceiveActivation || k == ReceiveGradient }
 
-// forward reports whether actions of the kind belong to the forward half of a step.
+// forward reports whether the kind belongs to the forward half of a step, transfers included.
 func (k Kind) forward() bool { return k == Forward || k == SendActivation || k == ReceiveActivation }
 
-// gradients reports whether actions of the kind make what [SendGradient] sends.
+// gradients reports whether the kind computes the gradients of a stage's inputs.
 func (k Kind) gradients() bool { return k == Backward || k == BackwardInput }
 
-// Action is one step of one worker. Actions are comparable: within a program, equal means the same
-// step.
+// Action is one item of a worker's list. A valid program has no two equal actions.
 type Action struct {
 	Kind       Kind
 	Stage      int // the stage that acts
 	MicroBatch int
-	Peer       int // the stage at the other end of a transfer; zero for what is none
+	Peer       int // the stage at the other end of a transfer; otherwise 0
 }
 
 // String returns the action's text form, which [ParseAction] reads back:
@@ -96,8 +95,8 @@ type Action struct {
 //	0F2    stage 0, forward of micro-batch 2
 //	0R2    stage 0, recomputation of micro-batch 2
 //	0B2    stage 0, backward of micro-batch 2
-//	0I2    stage 0, the first part of it: the gradient of the input
-//	0W2    stage 0, the second part: the gradients of the weights
+//	0I2    stage 0, first part of a backward: the gradient of the input
+//	0W2    stage 0, second part of a backward: the gradients of the weights
 //	0F2>1  stage 0 sends its activation of micro-batch 2 to stage 1
 //	0>1F2  stage 1 receives the activation of micro-batch 2 from stage 0
 //	1B2>0  stage 1 sends the gradient of micro-batch 2 to stage 0
@@ -139,7 +138,7 @@ func (a Action) Matching() Action {
 	return Action{kind, a.Peer, a.MicroBatch, a.Stage}
 }
 
-// distance is the number of stages that a transfer passes, its own included: 1 between neighbours.
+// distance is how many stages apart the ends of a transfer are.
 func (a Action) distance() int { return max(a.Peer-a.Stage, a.Stage-a.Peer) }
 
 var (
@@ -155,8 +154,7 @@ func ParseAction(text string) (Action, error) {
 	bad := func(reason string) (Action, error) { return Action{}, fmt.Errorf("action %q: %s", text, reason) }
 	form := actionForm.FindStringSubmatch(text)
 	if form == nil || form[1] != "" && form[5] != "" {
-		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; 0F2>1 if it sends, " +
-			"0>1F2 if it receives; or 0RED")
+		return bad("want a stage, F, R, B, I or W, and a micro-batch, as in 0F2; or 0F2>1, 0>1F2 or 0RED")
 	}
 	a, peer, sends := Action{Kind: actionKinds[form[3]]}, form[1]+form[5], form[5] != ""
 	for i, into := range []*int{&a.Stage, &a.MicroBatch, &a.Peer} {

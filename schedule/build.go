@@ -5,84 +5,88 @@ import (
 	"slices"
 )
 
-// chunk is consecutive stages of one worker that run one after the other, as if they were one
-// stage: stages from from up to, and without, to.
+// chunk is consecutive stages of one worker that run as if they were one stage: from <= stage < to.
 type chunk struct{ worker, from, to int }
 
-// builder lists the computations of each worker: forwards, recomputations, backwards and their
-// parts. The places of sends and receives follow from them.
+// builder lists the computations of each worker. fill and meet then place the transfers.
 type builder struct {
 	Config
 	chunks  []chunk
 	workers [][]Action
 }
 
-// build makes the program of a schedule. split divides the stages into chunks, and write appends
-// the computations of all chunks to their workers' lists.
-func build(name string, c Config, split func(placement []int) ([]chunk, error),
+// build makes the program of a schedule. split divides the stages into chunks. If the placement
+// does not suit the schedule, split says which one it wants. write lists the computations of all
+// chunks.
+func build(name string, c Config, split func(placement []int) (chunks []chunk, want string),
 	write func(b *builder)) (*Program, error) {
-	p, placement, err := c.program()
-	b := &builder{Config: c}
-	if err == nil {
-		b.chunks, err = split(placement)
-	}
+	p, placement, err := c.emptyProgram()
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %s: %w", name, err)
 	}
-	b.workers = make([][]Action, len(p.Workers))
+	chunks, want := split(placement)
+	if want != "" {
+		return nil, fmt.Errorf("schedule: %s: stages are on the workers %v, want %s", name, placement, want)
+	}
+	b := &builder{c, chunks, make([][]Action, len(p.Workers))}
 	write(b)
 	p.fill(b.workers)
 	p.meet()
 	return p, nil
 }
 
-// perform appends a computation of a chunk: its stages upwards if it is a forward, otherwise
-// downwards, each after its recomputation if the config asks for one.
-func (b *builder) perform(kind Kind, c, microBatch int) {
-	at := b.chunks[c]
+// cell is a chunk and a micro-batch that it computes.
+type cell struct{ chunk, microBatch int }
+
+// perform appends the computation of a cell. A forward visits the chunk's stages in ascending order,
+// a backward in descending order, each after the stage's recomputation if the config asks for one.
+// Micro-batches that do not exist are left out.
+func (b *builder) perform(kind Kind, c cell) {
+	at := b.chunks[c.chunk]
+	list := &b.workers[at.worker]
+	if c.microBatch >= b.MicroBatches {
+		return
+	}
 	for k := range at.to - at.from {
 		s := at.to - 1 - k
 		if kind == Forward {
 			s = at.from + k
 		}
-		if kind.gradients() && b.recomputes(s, microBatch) {
-			b.workers[at.worker] = append(b.workers[at.worker], Action{Recompute, s, microBatch, 0})
+		if kind.gradients() && b.recomputes(s, c.microBatch) {
+			*list = append(*list, Action{Recompute, s, c.microBatch, 0})
 		}
-		b.workers[at.worker] = append(b.workers[at.worker], Action{kind, s, microBatch, 0})
+		*list = append(*list, Action{kind, s, c.microBatch, 0})
 	}
 }
-
-// step is a chunk's computation on a micro-batch.
-type step struct{ chunk, microBatch int }
 
 // alternate appends the computations of a worker: warmup forwards, then a forward and a backward in
 // turn, then the backwards that are left. If backwards are in two parts, the gradients of the
 // weights follow lag backwards behind the gradients of the inputs.
-func (b *builder) alternate(forward, backward []step, warmup int, split bool, lag int) {
+func (b *builder) alternate(forward, backward []cell, warmup int, split bool, lag int) {
 	n := len(forward)
 	for k := range n + min(n, warmup) {
 		if k < n {
-			b.perform(Forward, forward[k].chunk, forward[k].microBatch)
+			b.perform(Forward, forward[k])
 		}
 		back := k - min(n, warmup)
 		switch {
 		case back >= 0 && !split:
-			b.perform(Backward, backward[back].chunk, backward[back].microBatch)
+			b.perform(Backward, backward[back])
 		case back >= 0:
-			b.perform(BackwardInput, backward[back].chunk, backward[back].microBatch)
+			b.perform(BackwardInput, backward[back])
 			if back >= lag {
-				b.perform(BackwardWeight, backward[back-lag].chunk, backward[back-lag].microBatch)
+				b.perform(BackwardWeight, backward[back-lag])
 			}
 		}
 	}
 	if split {
 		for _, s := range backward[max(0, n-lag):] {
-			b.perform(BackwardWeight, s.chunk, s.microBatch)
+			b.perform(BackwardWeight, s)
 		}
 	}
 }
 
-// blocks divides stages into chunks of consecutive stages of a worker.
+// blocks makes a chunk of each run of consecutive stages on one worker.
 func blocks(placement []int) (chunks []chunk) {
 	for s, w := range placement {
 		if s > 0 && placement[s-1] == w {
@@ -94,51 +98,49 @@ func blocks(placement []int) (chunks []chunk) {
 	return chunks
 }
 
-// one divides stages into one chunk for each worker. All stages of a worker must be consecutive.
-func one(placement []int) ([]chunk, error) {
-	chunks := blocks(placement)
-	if len(chunks) > slices.Max(placement)+1 {
-		return nil, fmt.Errorf("stages are on the workers %v, want consecutive stages on a worker", placement)
+// oneBlock makes one chunk of each worker's stages, which must be consecutive.
+func oneBlock(placement []int) (chunks []chunk, want string) {
+	if chunks = blocks(placement); len(chunks) > slices.Max(placement)+1 {
+		want = "consecutive stages on a worker"
 	}
-	return chunks, nil
+	return chunks, want
 }
 
-// looped divides stages into chunks that go round: chunk c is on the worker of chunk c mod workers.
-func looped(placement []int) ([]chunk, error) {
+// looped makes chunks that go round: chunk c is on the worker of chunk c mod workers.
+func looped(placement []int) (chunks []chunk, want string) {
 	chunks, workers := blocks(placement), slices.Max(placement)+1
 	for at, c := range chunks {
 		if c.worker != chunks[at%workers].worker || len(chunks)%workers != 0 {
-			return nil, fmt.Errorf("stages are on the workers %v, want as many blocks on each, that go round",
-				placement)
+			want = "as many blocks on each, that go round"
 		}
 	}
-	return chunks, nil
+	return chunks, want
 }
 
-// folded divides stages into two chunks of one stage for each worker, that go to and fro.
-func folded(placement []int) ([]chunk, error) {
+// folded makes a chunk of each stage. Each worker must have two stages, and they must go to and
+// fro.
+func folded(placement []int) (chunks []chunk, want string) {
 	for s, w := range placement {
 		if w != placement[len(placement)-1-s] || len(placement) != 2*(slices.Max(placement)+1) {
-			return nil, fmt.Errorf("stages are on the workers %v, want two on each, that go to and fro",
-				placement)
+			want = "two on each, that go to and fro"
 		}
 	}
-	return single(placement), nil
+	chunks, _ = single(placement)
+	return chunks, want
 }
 
-// single divides stages into chunks of one.
-func single(placement []int) (chunks []chunk) {
+// single makes a chunk of each stage.
+func single(placement []int) (chunks []chunk, want string) {
 	for s, w := range placement {
 		chunks = append(chunks, chunk{w, s, s + 1})
 	}
-	return chunks
+	return chunks, ""
 }
 
 // fill gives the program its actions: the computations in their order, with their transfers.
 //
-// A send directly follows the computation that made its value. A receive stands directly before the
-// computation that uses its value. Where workers would wait for each other on links that meet, a
-// receive stands earlier; see meet.
+// A send directly follows the computation that made its value, and a receive directly precedes the
+// computation that uses its value. meet then moves some receives ahead.
 func (p *Program) fill(workers [][]Action) {
 	skips := fanOf(p.Skips)
 	for w, computations := range workers {
@@ -152,7 +154,7 @@ func (p *Program) fill(workers [][]Action) {
 	}
 }
 
-// receives appends the receives that a computation needs, from afar first, as they can start first.
+// receives appends the receives that a computation needs. Skips come first, as they are sent first.
 func (p *Program) receives(list []Action, skips fan, a Action) []Action {
 	switch {
 	case a.Kind == Forward:
@@ -173,7 +175,8 @@ func (p *Program) receives(list []Action, skips fan, a Action) []Action {
 	return list
 }
 
-// sends appends the sends of what a computation makes, to the neighbour first, which wants it first.
+// sends appends the sends of a computation's values. The neighbour comes first, as it needs them
+// first.
 func (p *Program) sends(list []Action, skips fan, a Action) []Action {
 	switch {
 	case a.Kind == Forward:

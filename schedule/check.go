@@ -12,15 +12,15 @@ type Violation struct {
 	//	header      stages, micro-batches, skips and phase make sense, as Program says
 	//	unknown     every action belongs to the program's stages, micro-batches, skips and phase
 	//	duplicate   no action occurs twice, and no backward both whole and in parts
-	//	missing     every stage, skip and micro-batch has its forward, its backward or both parts of
-	//	            it, its sends and receives; and every stage has a reduction, if one has
+	//	missing     every stage has, for every micro-batch, a forward and a backward, whole or in
+	//	            parts, with their transfers; if one stage has a reduction, all have
 	//	placement   all actions of a stage are on one worker
 	//	order       a worker performs every action after its dependencies on the same worker
 	//	deadlock    workers that wait for each other get to the end
 	Rule     string
 	Worker   int    // that performs the action
-	Position int    // of the action in the worker's list, from 1; zero if the fault is no action's
-	Action   Action // if Position is not zero
+	Position int    // of the action in the worker's list, from 1; 0 if the fault is no action's
+	Action   Action // if Position is not 0
 	Reason   string
 }
 
@@ -42,13 +42,13 @@ func (vs Violations) Error() string {
 	return text
 }
 
-// Check returns nil if the program can run to its end, on links of its capacity, and gives bit-equal
-// results. Otherwise the error is a [Violations] with up to a hundred faults. A header that makes no
-// sense is reported alone.
+// Check returns nil if the program runs to its end on links of its capacity and gives bit-equal
+// results. Otherwise the error is a [Violations] of up to a hundred faults. A faulty header is
+// reported alone.
 func Check(p *Program) error {
 	c, err := newChecker(p)
 	if err == nil {
-		c.progress()
+		c.checkProgress()
 		err = c.err()
 	}
 	return err
@@ -61,13 +61,13 @@ type checker struct {
 	found Violations
 }
 
-// newChecker returns a checker of a program that has checked the rules for which nothing has to
-// run. It fails with the faults of the header.
+// newChecker checks every rule but order and deadlock, for which the program has to run. It fails
+// if the header is wrong.
 func newChecker(p *Program) (*checker, error) {
 	if err := p.checkHeader(); err != nil {
 		return nil, Violations{{Rule: "header", Reason: err.Error()}}
 	}
-	// A large header must have its actions before memory is taken for all of them.
+	// A large header without its actions would allocate memory for all of them.
 	const large = 1 << 16
 	actions, n := 0, p.Stages*p.MicroBatches
 	for _, list := range p.Workers {
@@ -78,8 +78,8 @@ func newChecker(p *Program) (*checker, error) {
 			"for each of %d stages and %d micro-batches", actions, p.Stages, p.MicroBatches)}}
 	}
 	c := &checker{Program: p, Graph: p.index()}
-	c.known()
-	c.missing()
+	c.checkActions()
+	c.checkMissing()
 	return c, nil
 }
 
@@ -90,10 +90,10 @@ func (c *checker) err() error {
 	return nil
 }
 
-// mostViolations is how many are reported. A program that is wrong throughout has millions.
+// mostViolations bounds the report. A program that is wrong throughout has millions.
 const mostViolations = 100
 
-// report adds a violation by an action, or by none if the id is negative.
+// report adds a violation of the action with the id, or of no action if the id is negative.
 func (c *checker) report(rule string, id int, format string, args ...any) {
 	if len(c.found) < mostViolations {
 		v := Violation{Rule: rule, Reason: fmt.Sprintf(format, args...)}
@@ -104,12 +104,12 @@ func (c *checker) report(rule string, id int, format string, args ...any) {
 	}
 }
 
-// known finds actions that do not belong to the program, actions that occur twice, and actions on
-// another worker than the first one of their stage.
-func (c *checker) known() {
+// checkActions finds actions that do not belong to the program, that occur twice, and that are on
+// another worker than the first action of their stage.
+func (c *checker) checkActions() {
 	homes := map[int]int{} // by stage
 	for id, a := range c.Actions {
-		if reason := c.foreign(a); reason != "" {
+		if reason := c.whyUnknown(a); reason != "" {
 			c.report("unknown", id, "%s", reason)
 		}
 		if first, _ := c.IndexOf(a); first != id {
@@ -124,8 +124,11 @@ func (c *checker) known() {
 	}
 }
 
-// foreign says why the action cannot be part of the program, or nothing if it can.
-func (c *checker) foreign(a Action) string {
+// whyUnknown says why the action cannot be part of the program; "" if it can.
+func (c *checker) whyUnknown(a Action) string {
+	transferOf := func(k Kind) bool {
+		return slices.Contains(c.withTransfers(Action{k, a.Stage, a.MicroBatch, 0}), a)
+	}
 	switch {
 	case a.Kind < Forward || a.Kind > Reduce:
 		return "no such kind of action"
@@ -137,23 +140,22 @@ func (c *checker) foreign(a Action) string {
 		return fmt.Sprintf("micro-batch %d for a reduction, which is of all", a.MicroBatch)
 	case !a.Kind.Transfer() && a.Peer != 0:
 		return fmt.Sprintf("other stage %d for what is not a transfer", a.Peer)
-	case !c.Phase.has(a.Kind.forward()):
+	case !c.Phase.covers(a.Kind.forward()):
 		return "not part of a " + c.Phase.String() + " program"
-	case a.Kind.Transfer() && !slices.Contains(c.with(Action{Forward, a.Stage, a.MicroBatch, 0}), a) &&
-		!slices.Contains(c.with(Action{Backward, a.Stage, a.MicroBatch, 0}), a):
+	case a.Kind.Transfer() && !transferOf(Forward) && !transferOf(Backward):
 		return "activations move from a stage to the next or along a declared skip, and gradients back"
 	}
 	return ""
 }
 
-// with is a computation and its transfers.
-func (c *checker) with(a Action) []Action {
+// withTransfers returns a computation and its transfers.
+func (c *checker) withTransfers(a Action) []Action {
 	return c.sends(append(c.receives(nil, c.skips, a), a), c.skips, a)
 }
 
-// missing finds actions that the program lacks. Recomputations are optional, and a backward may be
-// in two parts.
-func (c *checker) missing() {
+// checkMissing finds actions that the program lacks. Recomputations are optional, and a backward
+// may be in two parts.
+func (c *checker) checkMissing() {
 	want := func(actions ...Action) {
 		for _, a := range actions {
 			if _, ok := c.IndexOf(a); !ok {
@@ -167,10 +169,10 @@ func (c *checker) missing() {
 			if len(c.found) == mostViolations {
 				return
 			}
-			if c.Phase.has(true) {
-				want(c.with(Action{Forward, s, i, 0})...)
+			if c.Phase.covers(true) {
+				want(c.withTransfers(Action{Forward, s, i, 0})...)
 			}
-			if !c.Phase.has(false) {
+			if !c.Phase.covers(false) {
 				continue
 			}
 			whole, has := c.IndexOf(Action{Backward, s, i, 0})
@@ -180,10 +182,10 @@ func (c *checker) missing() {
 			case has && (input || weight):
 				c.report("duplicate", whole, "it is there in parts, too")
 			case input || weight:
-				want(c.with(Action{BackwardInput, s, i, 0})...)
+				want(c.withTransfers(Action{BackwardInput, s, i, 0})...)
 				want(Action{BackwardWeight, s, i, 0})
 			default:
-				want(c.with(Action{Backward, s, i, 0})...)
+				want(c.withTransfers(Action{Backward, s, i, 0})...)
 			}
 		}
 		if reduces {
@@ -192,9 +194,9 @@ func (c *checker) missing() {
 	}
 }
 
-// progress runs the program without a clock and finds the workers that get stuck, at an action that
-// comes before one that it needs on its own worker, or that waits for another stuck worker.
-func (c *checker) progress() {
+// checkProgress runs the program without a clock and finds the workers that get stuck: at an action
+// that needs a later action of its own worker, or an action of another stuck worker.
+func (c *checker) checkProgress() {
 	stuck := c.advance(func(int, []int) {})
 	for w, id := range stuck {
 		if id == c.First[w+1] {

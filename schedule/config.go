@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Generator makes the program of a schedule. It is deterministic, and its programs pass [Check], on
-// links that hold any number of values, on links that meet and on links in order.
+// Generator makes the program of a schedule. It is deterministic. Its programs pass [Check] at any
+// [Program.Capacity], and values between two workers are received in the order of their sends.
 type Generator func(Config) (*Program, error)
 
-// Make returns the program for a config. A program that [Check] refuses, or that is for other
-// stages, micro-batches, workers, skips or recomputations, is an error.
+// Make returns the program for a config. It fails if [Check] refuses the program, or if its stages,
+// micro-batches, workers, skips or recomputations are not the config's.
 func (g Generator) Make(c Config) (*Program, error) {
-	want, placement, err := c.program()
+	want, placement, err := c.emptyProgram()
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
@@ -43,26 +43,25 @@ type Config struct {
 	Stages       int
 	MicroBatches int
 
-	// Recompute reports whether a stage's activations for a micro-batch are dropped after forward
-	// and computed again before backward. Nil means never.
+	// Recompute reports whether a stage drops its activations of a micro-batch after forward and
+	// computes them again before backward. Nil means never.
 	Recompute func(stage, microBatch int) bool
 
-	// Worker gives the worker of each stage. Several stages may share one; every worker from 0 to
-	// the highest has at least one. Nil means a worker for each stage.
+	// Worker gives the worker of each stage. Several stages may share a worker, and every worker
+	// from 0 to the highest has a stage. Nil means a worker for each stage.
 	Worker []int
 
-	// Skips are the pairs of stages between which something moves directly, each from an earlier to
-	// a later stage. Neighbours, which have a link anyway, and repetitions are ignored. The rest
-	// become [Program.Skips].
+	// Skips become [Program.Skips], in any order. Neighbours, which have a link anyway, and
+	// repetitions are ignored.
 	Skips []Edge
 
 	// Capacity becomes [Program.Capacity].
 	Capacity int
 }
 
-// program validates the config and returns a program without its actions, and the worker of each
+// emptyProgram validates the config and returns a program without actions, and the worker of each
 // stage.
-func (c Config) program() (*Program, []int, error) {
+func (c Config) emptyProgram() (*Program, []int, error) {
 	p := &Program{Stages: c.Stages, MicroBatches: c.MicroBatches, Capacity: c.Capacity}
 	for _, e := range c.Skips {
 		if !e.neighbours() {
@@ -93,15 +92,14 @@ func (c Config) program() (*Program, []int, error) {
 	return p, placement, nil
 }
 
-// recomputes reports whether a stage recomputes a micro-batch.
 func (c Config) recomputes(stage, microBatch int) bool {
 	return c.Recompute != nil && c.Recompute(stage, microBatch)
 }
 
-// maxForwards bounds stages and skips times micro-batches, so that a slip asks for no gigabytes.
+// maxForwards bounds stages and skips, times micro-batches, so that a typo allocates no gigabytes.
 const maxForwards = 1 << 24
 
-// checkHeader checks what a program says before its actions.
+// checkHeader checks everything but the actions.
 func (p *Program) checkHeader() error {
 	switch {
 	case p.Stages < 1:
@@ -133,8 +131,8 @@ func (p *Program) checkHeader() error {
 	return nil
 }
 
-// Edge is a pair of stages between which something moves directly, past the stages in between: a
-// skip connection, or a parameter that both use. Activations go from From to To, gradients back.
+// Edge is a pair of stages that exchange values directly, past the stages in between: for a skip
+// connection, or a parameter that both use. Activations go from From to To, gradients back.
 type Edge struct {
 	From, To int // From < To
 }
@@ -144,10 +142,9 @@ func (e Edge) String() string { return fmt.Sprintf("%d>%d", e.From, e.To) }
 
 func compareEdges(a, b Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) }
 
-// neighbours reports whether the edge joins neighbours, and so is no skip.
 func (e Edge) neighbours() bool { return e.To == e.From+1 }
 
-// fan lists the other ends of each stage's skips: into it by To, and out of it by From, ascending.
+// fan lists, by stage, the stages that its skips come from and go to, ascending.
 type fan struct{ from, to map[int][]int }
 
 func fanOf(skips []Edge) fan {

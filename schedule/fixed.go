@@ -7,19 +7,19 @@ import (
 )
 
 // Fixed returns the generator of one given program, which must not change. The generator fails for
-// another number of stages, for more micro-batches, and for stages that share workers otherwise. For
-// fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
+// another number of stages, for more micro-batches, and if the program has other stages on a
+// worker. For fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
 //
-// The config decides recomputations, skips and capacity. If the program has others, or cannot run on
-// such links, recomputations are left out, or stand directly before their backward, and all transfers
-// are placed anew around the computations, which keep their order.
+// The config decides recomputations, skips and capacity. If the program has others, or cannot run
+// at this capacity, its computations keep their order: recomputations are dropped, or added
+// directly before their backward, and all transfers are placed anew.
 func Fixed(p *Program) Generator {
 	return func(c Config) (*Program, error) {
 		out, err := p.adapted(c)
 		if err != nil {
-			return nil, fmt.Errorf("schedule: a given program: %w", err)
+			err = fmt.Errorf("schedule: a given program: %w", err)
 		}
-		return out, nil
+		return out, err
 	}
 }
 
@@ -27,7 +27,7 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	if err := Check(p); err != nil {
 		return nil, err
 	}
-	out, placement, err := c.program()
+	out, placement, err := c.emptyProgram()
 	switch {
 	case err != nil:
 		return nil, err
@@ -46,12 +46,11 @@ func (p *Program) adapted(c Config) (*Program, error) {
 	if len(lists) != len(out.Workers) || !slices.Equal(given.Placement(), placement) {
 		return nil, fmt.Errorf("its stages are on the workers %v, and %v are asked for", own, placement)
 	}
-	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" &&
-		Check(given) == nil {
+	if slices.Equal(given.Skips, out.Skips) && given.otherRecomputation(c) == "" && Check(given) == nil {
 		return given, nil
 	}
 	out.Capacity = given.Capacity
-	workers, recomputed := make([][]Action, len(given.Workers)), given.having(Recompute)
+	workers, recomputed := make([][]Action, len(given.Workers)), given.actionsOf(Recompute)
 	for w, actions := range given.Workers {
 		for _, a := range actions {
 			recompute := Action{Recompute, a.Stage, a.MicroBatch, 0}

@@ -20,22 +20,21 @@ import "slices"
 //	s>tBi   sBi>t
 //	sRED    sB(m-1) or sW(m-1) of m micro-batches
 //
-// On a link on which nothing waits, the action after a send on its worker also needs the matching
-// receive.
+// With capacity [Meet], the action after a send on its worker also needs the matching receive.
 //
-// A dependency that is not in the program is no dependency: in a [BackwardOnly] program forward is
-// done before it starts, and in any other its absence is a violation that [Check] reports.
+// Dependencies that the program lacks are left out: in a [BackwardOnly] program the forwards are
+// done before it starts, and in any other [Check] reports them.
 type Graph struct {
 	Actions []Action // by id
 	Worker  []int    // by id: the worker that performs the action
-	First   []int    // by worker: the id of its first action; one more entry, len(Actions), closes the last
+	First   []int    // by worker: the id of its first action; and then len(Actions)
 	Deps    [][]int  // by id: the ids of the actions that must be done before it starts
-	Cross   [][]int  // by id: those of Deps on other workers; they are what a worker has to wait for
+	Cross   [][]int  // by id: the Deps on other workers, for which a worker has to wait
 
 	program *Program
 	skips   fan
-	// What every program has is in a table, and only skips and reductions in a map. With a map alone
-	// the graph of 64 stages and 1,000 micro-batches takes five times as long.
+	// Skips and reductions are in a map, all other actions in a table. With a map alone the graph
+	// of 64 stages and 1,000 micro-batches takes five times as long.
 	table []int32 // by slot: id + 1, or 0
 	rest  map[Action]int
 }
@@ -46,8 +45,7 @@ func (p *Program) Graph() *Graph {
 	g := p.index()
 	n := len(g.Actions)
 	g.Deps, g.Cross = make([][]int, n), make([][]int, n)
-	// Actions come in hundreds of thousands: their lists are parts of long ones rather than memory
-	// of their own.
+	// There are hundreds of thousands of actions, so their lists share the memory of two long ones.
 	deps, cross := make([]int, 0, 3*n), make([]int, 0, n)
 	for id := range g.Actions {
 		firstDep, firstCross := len(deps), len(cross)
@@ -63,7 +61,7 @@ func (p *Program) Graph() *Graph {
 	return g
 }
 
-// index is the graph without its dependencies.
+// index returns the graph without its dependencies.
 func (p *Program) index() *Graph {
 	g := &Graph{
 		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips),
@@ -90,7 +88,7 @@ func (p *Program) index() *Graph {
 	return g
 }
 
-// kinds is the number of kinds that a micro-batch on a stage has slots for.
+// kinds is the number of slots of a micro-batch on a stage.
 const kinds = int(ReceiveGradient)
 
 // slot is the action's place in the table, or -1 if it is a skip or does not belong to the program.
@@ -122,7 +120,7 @@ func (g *Graph) IndexOf(a Action) (int, bool) {
 	return id, ok
 }
 
-// place returns the place of an action in the list of its worker.
+// place returns an action's index in its worker's list.
 func (g *Graph) place(id int) int { return id - g.First[g.Worker[id]] }
 
 // deps appends the ids of the actions that must be done before an action starts.
@@ -130,7 +128,7 @@ func (g *Graph) deps(list []int, id int) []int {
 	var space [8]Action
 	a := g.Actions[id]
 	need := g.needs(space[:0], a)
-	own := len(need) // those after it count only on other workers
+	own := len(need) // the needs of links, after it, count only on other workers
 	capacity := g.program.Capacity
 	if a.Kind.Send() && capacity > 0 && a.distance() == 1 {
 		earlier := a.Matching()
@@ -150,8 +148,8 @@ func (g *Graph) deps(list []int, id int) []int {
 	return list
 }
 
-// needs appends the dependencies of an action in a complete program to a list. At the first
-// micro-batch some of these exist in no program.
+// needs appends the dependencies of an action in a complete program, whatever the capacity. For the
+// first micro-batch some of them exist in no program.
 func (g *Graph) needs(list []Action, a Action) []Action {
 	s, i, last := a.Stage, a.MicroBatch, g.program.MicroBatches-1
 	switch a.Kind {
@@ -180,13 +178,13 @@ func (g *Graph) needs(list []Action, a Action) []Action {
 	return list
 }
 
-// advance performs actions as workers would, each in its own order, until all are done or stuck. It
-// calls visit once for each action, with its dependencies, all visited before. It returns, for each
-// worker, the id of the action that it is stuck at, or the first of the next worker if it is through.
+// advance performs the actions of each worker in order, until all workers are done or stuck. It
+// calls visit once for each action, after its dependencies. It returns, for each worker, the id of
+// the action that it is stuck at, or First of the next worker if it is done.
 func (g *Graph) advance(visit func(id int, deps []int)) []int {
 	workers := len(g.First) - 1
 	next := slices.Clone(g.First[:workers])
-	waiting := make([][]int, workers) // by worker: those that wait for it
+	waiting := make([][]int, workers) // by worker: the workers that wait for it
 	todo := make([]int, workers)
 	for w := range todo {
 		todo[w] = w
@@ -216,19 +214,19 @@ func (g *Graph) advance(visit func(id int, deps []int)) []int {
 }
 
 // LatestReceives returns, by id, for each receive the first action of the sender's worker that
-// cannot start before the receive is done: until then the sent value may still be waiting. If the
-// worker never has to wait for it, it is First of the next worker. For other actions it is -1.
+// cannot start before the receive is done: until then the sent value may still be waiting. If no
+// action has to wait, it is First of the next worker. For other actions it is -1.
 //
 //	worker 0  0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 ..
 //	worker 1  0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 ..
 //
-// Of 0>1F0 it is 1>0B0, which needs 1B0>0, 1B0, 1F0 and 0>1F0; of 1>0B0 none, as worker 1 needs
-// nothing of worker 0 any more.
+// For 0>1F0 it is 1>0B0, which needs 1B0>0, 1B0, 1F0 and 0>1F0. For 1>0B0 there is none, as worker
+// 1 needs nothing more from worker 0.
 func (g *Graph) LatestReceives() []int {
 	out := slices.Repeat([]int{-1}, len(g.Actions))
 	order := make([]int, 0, len(g.Actions))
 	g.advance(func(id int, _ []int) { order = append(order, id) })
-	sent := make([][]int, len(g.First)-1) // by worker: the receives of what it sends
+	sent := make([][]int, len(g.First)-1) // by worker: the receives of its sends
 	for id, a := range g.Actions {
 		if a.Kind.Receive() {
 			if from, ok := g.IndexOf(a.Matching()); ok {
@@ -237,7 +235,7 @@ func (g *Graph) LatestReceives() []int {
 		}
 	}
 	for w, receives := range sent {
-		// by id: the first action of the worker that needs it
+		// by id: the first action of worker w that needs it
 		first := slices.Repeat([]int{g.First[w+1]}, len(g.Actions))
 		for _, id := range slices.Backward(order) {
 			needs := first[id]

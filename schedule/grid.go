@@ -14,14 +14,14 @@ import (
 //	worker 0  F0 F1 F2 .  .  .  B0--- B1--- B2---
 //	worker 1  .  F0 F1 F2 B0--- B1--- B2--- .  .
 //
-// An action is drawn as its text without the stage, for as many columns as it takes; where a worker
-// has several stages, all actions show theirs. A transfer is drawn if it takes half a column or
-// more: F2> is a send and >F2 a receive, F2>3 and 0>F2 are transfers between stages that are no
-// neighbours. A reduction, RED, is drawn in a row below its worker's, as both continue.
+// An action is drawn as its text, for as many columns as it takes. The text has the stage if any
+// worker has several. A transfer is drawn if it takes half a column or more: F2> is a send, >F2 a
+// receive, and F2>3 and 0>F2 are transfers of a skip. A reduction, RED, is drawn in a row below its
+// worker's, as both run at once.
 //
-// A column is as long as the shortest computation. Where that would give a very wide grid it is
-// longer, and a computation that is short for it takes a whole column all the same: its row runs ahead
-// of the others until the worker's next idle time. The timeline must be valid.
+// A column is as long as the shortest computation, or longer if the grid would get very wide. A
+// shorter computation still takes a whole column, and its row runs ahead of the others until the
+// worker's next idle time. The timeline must be valid.
 func (t Timeline) Grid() string {
 	column := t.column()
 	rows, columns, width := t.rows(column, func(string) int { return 1 })
@@ -41,15 +41,15 @@ func (t Timeline) Grid() string {
 	})
 }
 
-// GridWidth is Grid if that fits a number of characters. Otherwise it is drawn more densely, a
-// character for a column and no blanks:
+// GridWidth is Grid if it fits the number of characters. Otherwise it is denser, with one character
+// a column and no blanks:
 //
 //	1 character = 5ms
 //	worker 0  F0F1F2......B0--B1--B2--
 //	worker 1  ..F0F1F2B0--B1--B2--....
 //
-// Here a computation takes at least the characters of its text, and a transfer is drawn if it has
-// room for its own. Rows with too many texts end in "…".
+// A computation is at least as wide as its text, and a transfer is drawn if its text fits. Rows
+// with too many texts end in "…".
 func (t Timeline) GridWidth(characters int) string {
 	grid := t.Grid()
 	if !slices.ContainsFunc(strings.Split(grid, "\n"), func(l string) bool { return len(l) > characters }) {
@@ -58,12 +58,13 @@ func (t Timeline) GridWidth(characters int) string {
 	makespan := t.Makespan()
 	room := max(1, characters-t.nameWidth()-len("  "))
 	column := max(1, makespan/time.Duration(room))
-	rows, columns, _ := t.rows(column, func(text string) int { return len(text) })
+	least := func(text string) int { return len(text) }
+	rows, columns, _ := t.rows(column, least)
 	for columns > room && column < makespan {
 		column += column/32 + 1
-		rows, columns, _ = t.rows(column, func(text string) int { return len(text) })
+		rows, columns, _ = t.rows(column, least)
 	}
-	unit := time.Duration(1) // of three digits
+	unit := time.Duration(1) // of the third digit
 	for 1000*unit <= column {
 		unit *= 10
 	}
@@ -81,8 +82,8 @@ func (t Timeline) GridWidth(characters int) string {
 }
 
 // rows places the actions of each worker on columns of a given duration, each on at least
-// least(text) of them: the reductions of a worker in a row after its own. It returns the number of
-// columns and the length of the longest text.
+// least(text) of them. A worker's reductions have a row after its own. rows also returns the number
+// of columns and the length of the longest text.
 func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]span, columns, width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
@@ -91,14 +92,14 @@ func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]s
 	free := make([]int, 2*t.Workers)
 	columns, width = round(end), 1
 	for w := range t.Workers {
-		for _, e := range t.worker(w) {
+		for _, e := range t.eventsOf(w) {
 			text, row := label(e.Action), 2*w
 			if e.Action.Kind == Reduce {
 				row++
 			}
 			least := least(text)
-			drawn := row%2 == 0 && !e.Action.Kind.Transfer()
-			if !drawn && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
+			always := row%2 == 0 && !e.Action.Kind.Transfer()
+			if !always && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue
 			}
 			from := max(free[row], round(e.Start))
@@ -110,7 +111,6 @@ func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]s
 	return rows, columns, width
 }
 
-// lines draws each worker's row after its name, and its reductions below.
 func (t Timeline) lines(first string, rows [][]span, draw func([]span) string) string {
 	text := first + "\n"
 	for i, spans := range rows {
@@ -125,16 +125,15 @@ func (t Timeline) lines(first string, rows [][]span, draw func([]span) string) s
 	return text
 }
 
-// nameWidth is the length of the longest worker's name.
 func (t Timeline) nameWidth() int { return len("worker ") + len(strconv.Itoa(max(t.Workers-1, 0))) }
 
-// span is a label that takes columns from up to, without, to.
+// span is a label on the columns from <= column < to.
 type span struct {
 	from, to int
 	text     string
 }
 
-// labels returns how the actions of this timeline are called.
+// labels returns the function that gives each action of this timeline its label.
 func (t Timeline) labels() func(Action) string {
 	stages, several := map[int]int{}, false // by worker
 	for _, e := range t.Events {
@@ -163,8 +162,8 @@ func (t Timeline) labels() func(Action) string {
 	}
 }
 
-// column chooses the time that a column stands for. Rows get at least minColumns if the times ask
-// for it, and up to four columns per computation of the busiest worker.
+// column chooses the duration of a column, for at most four columns per computation of the busiest
+// worker, or minColumns if that is more.
 func (t Timeline) column() time.Duration {
 	const minColumns = 64
 	makespan := t.Makespan()

@@ -3,16 +3,15 @@ package schedule
 import "time"
 
 // Links is the cost of moving values between workers, for a simulation. The zero value costs
-// nothing. Transfers between stages of one worker cost nothing in any case.
+// nothing. Transfers between stages of one worker are always free.
 //
-// A value that leaves at time t, with latency a and b for its bytes, arrives at t + a + b, where b
-// is bytes over bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
-// leaves on the link from this worker to that one. Neither worker is held meanwhile: the sender goes
-// on, and the receiver waits when it comes to the receive and the value is not there. A sender that
-// waits for a receiver, by the program's capacity, continues a latency after the event.
+// A value that leaves at time t arrives at t + a + b, where a is the latency and b the value's
+// bytes over the bandwidth (Hockney, 1994, Parallel Computing 20, p. 389). Until t + b nothing else
+// leaves on the link from this worker to that one. The sender goes on meanwhile. The receiver waits
+// if it comes to the receive before the value. If the program's capacity makes a sender wait for a
+// receive, it goes on one latency after the receive.
 type Links struct {
-	// Cost is the cost of the value of a send between two workers. Nil is free. It must not return
-	// less than zero.
+	// Cost is the cost of a send between two workers, not negative. Nil is free.
 	Cost func(send Action) Transfer
 }
 
@@ -23,7 +22,7 @@ type Transfer struct {
 }
 
 // Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
-// bytes says how many bytes a send moves.
+// bytes returns the bytes of a send's value.
 func Uniform(latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
 	return Links{Cost: func(send Action) Transfer {
 		out := Transfer{Latency: latency}
@@ -34,8 +33,8 @@ func Uniform(latency time.Duration, bandwidth float64, bytes func(send Action) i
 	}}
 }
 
-// of returns the cost of a transfer's value.
-func (l Links) of(a Action) (cost Transfer) {
+// costOf returns the cost of a transfer's value, given its send or its receive.
+func (l Links) costOf(a Action) (cost Transfer) {
 	if a.Kind.Receive() {
 		a = a.Matching()
 	}
@@ -54,9 +53,8 @@ func Unit(a Action) time.Duration {
 	return time.Millisecond
 }
 
-// parts is the duration of an action if forwards, recomputations and both parts of a backward take
-// equally long, a whole backward takes twice as long, and transfers take no time.
-func parts(a Action) time.Duration {
+// usualDuration is [Unit], but a whole backward takes twice as long as each of its parts.
+func usualDuration(a Action) time.Duration {
 	if a.Kind == Backward {
 		return 2 * time.Millisecond
 	}
@@ -66,27 +64,25 @@ func parts(a Action) time.Duration {
 // Simulation simulates steps of one program, each with its own durations and links. It is read-only
 // and may be used by several goroutines.
 //
-// A worker starts an action as soon as the one before is over and its dependencies are done. A
-// reduction begins when its worker comes to it and the worker's reduction before has ended. The
+// A worker starts an action as soon as its previous action and the dependencies are done. A
+// reduction starts when its worker comes to it and the worker's previous reduction has ended. The
 // worker continues at once.
 type Simulation struct {
 	program *Program
 	order   []simulated
-	ways    int // directed links between two workers
+	ways    int // number of directed links between two workers
 }
 
-// simulated is an action in an order in which the program can run.
+// simulated is an action. Simulation.order has each after its dependencies.
 type simulated struct {
-	worker, at int32 // its place in the program
+	worker, at int32 // the action is the at-th of its worker
 	way        int32 // of a send to another worker, from 1; otherwise 0
-	// after is the place in the order, from 1, of a dependency on another worker: for a receive its
-	// send, and for a send under a capacity of c values the receive of the c-th send before. 0 is
-	// none.
+	// after is the place in the order, from 1, of a dependency on another worker; 0 is none. For a
+	// receive it is the send, and for a send with capacity c the receive of the c-th send before.
 	after int32
 }
 
-// NewSimulation makes the simulation of a program. It fails with the error of [Check] for a program
-// that cannot run.
+// NewSimulation makes the simulation of a program. It fails with the error of [Check].
 func NewSimulation(p *Program) (*Simulation, error) {
 	c, err := newChecker(p)
 	if err != nil {
@@ -94,7 +90,7 @@ func NewSimulation(p *Program) (*Simulation, error) {
 	}
 	s := c.simulation()
 	if len(s.order) < len(c.Actions) || c.err() != nil {
-		c.progress()
+		c.checkProgress()
 		return nil, c.err()
 	}
 	return s, nil
@@ -116,7 +112,7 @@ func (g *Graph) simulation() *Simulation {
 				}
 				e.way = ways[way]
 			}
-			for _, dep := range deps { // the worker has waited already for the receive of what it sent before
+			for _, dep := range deps { // at capacity Meet the worker has already waited for its last send
 				if g.Worker[dep] != w && (a.Kind.Receive() && g.Actions[dep] == a.Matching() ||
 					a.Kind.Send() && s.program.Capacity > 0) {
 					e.after = place[dep]
@@ -133,17 +129,16 @@ func (g *Graph) simulation() *Simulation {
 // Actions returns the number of actions.
 func (s *Simulation) Actions() int { return len(s.order) }
 
-// Run simulates a step and returns its duration. duration is called once for each action; neither
-// it nor the links may return less than zero. visit, unless it is nil, is called for each action,
-// the at-th of its worker, after its dependencies.
+// Run simulates a step and returns its duration. duration is called once for each action and must
+// not return less than zero. visit may be nil. It is called for each action, the at-th of its
+// worker, after its dependencies.
 func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 	visit func(worker, at int, start, end time.Duration)) (makespan time.Duration) {
 	p := s.program
 	free := make([]time.Duration, len(p.Workers))    // by worker: when it can go on
 	reduced := make([]time.Duration, len(p.Workers)) // by worker: when its last reduction ends
 	busy := make([]time.Duration, s.ways)            // by way: when it can take the next value
-	// of an action; of a send to a worker: when its value arrives
-	ends := make([]time.Duration, len(s.order))
+	ends := make([]time.Duration, len(s.order))      // of a send to another worker: when its value arrives
 	for at := range s.order {
 		e := &s.order[at]
 		a, w := p.Workers[e.worker][e.at], e.worker
@@ -151,8 +146,8 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 		switch {
 		case a.Kind == Reduce:
 			start = max(start, reduced[w])
-		case e.after > 0 && a.Kind.Send(): // one of the values that may wait has been received
-			start = max(start, ends[e.after-1]+links.of(a).Latency)
+		case e.after > 0 && a.Kind.Send(): // a waiting value has been received
+			start = max(start, ends[e.after-1]+links.costOf(a).Latency)
 		case e.after > 0:
 			start = max(start, ends[e.after-1])
 		}
@@ -165,10 +160,10 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 		ends[at] = end
 		if e.after > 0 && a.Kind.Receive() && p.Capacity == Meet && a.distance() == 1 { // the sender goes on
 			sender := &free[s.order[e.after-1].worker]
-			*sender = max(*sender, end+links.of(a).Latency)
+			*sender = max(*sender, end+links.costOf(a).Latency)
 		}
 		if e.way > 0 {
-			cost := links.of(a)
+			cost := links.costOf(a)
 			busy[e.way-1] = max(busy[e.way-1], end) + cost.Bytes
 			ends[at] = busy[e.way-1] + cost.Latency
 		}
@@ -180,9 +175,8 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 	return makespan
 }
 
-// Simulate returns the timeline of a program with a duration for each action, if moving a value
-// takes no time; see [Simulation]. Each event comes after the events that it depends on. It fails
-// with the error of [Check] for a program that cannot run.
+// Simulate returns the timeline of a program on links that cost nothing; see [Simulation]. Each
+// event comes after the events that it depends on. It fails with the error of [Check].
 func Simulate(p *Program, duration func(Action) time.Duration) (Timeline, error) {
 	return Links{}.Simulate(p, duration)
 }

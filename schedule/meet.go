@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// meet moves receives of the program's lists ahead until the program gets to its end also where
-// nothing waits on any link, so that a worker that sends goes on when the value was received. The
-// program must get to its end on links that hold any number of values. Otherwise the generator that
-// made it is wrong, and meet panics with the actions at which workers wait for each other.
+// meet moves receives ahead until the program also runs to its end with capacity [Meet], where a
+// sender goes on only when its value was received. With unlimited capacity the program must run to
+// its end as it is. Otherwise its generator is wrong, and meet panics with the actions at which
+// workers wait for each other.
 //
-// Two neighbours of 1F1B show the problem. Worker 0 hands an activation on and then wants a
-// gradient, worker 1 hands that gradient on and then wants the activation:
+// Two neighbours of 1F1B show the problem. Worker 0 sends an activation and then wants a gradient.
+// Worker 1 sends that gradient and then wants the activation:
 //
 //	worker 0  0F1 0F1>1 1>0B0 0B0              worker 0  0F1 0F1>1 1>0B0 0B0
 //	worker 1  1B0 1B0>0 0>1F1 1F1      becomes  worker 1  1B0 0>1F1 1B0>0 1F1
 //
-// The program is run, and whenever workers wait for each other in a circle, one of the values in
-// the circle that wait to be sent is received where its receiver is. If computations take what parts
-// says, that costs no time: in every circle there is a value that is made before its receiver would
-// send or compute next. (Otherwise each worker of the circle would do so later than the worker it
-// waits for.) Each receive directly follows its send in the run. So the program gets to its end on
-// links of any capacity, and each worker receives from each other in the order of its sends.
+// meet runs the program. Whenever workers wait for each other in a circle, one send of the circle
+// is chosen, and its receiver receives at once. With usualDuration this costs no time: in every
+// circle there is a value that is made before its receiver would send or compute next. (Otherwise
+// each worker of the circle would do so later than the worker that it waits for.) In the run each
+// receive directly follows its send. So the program runs to its end at any capacity, and each
+// worker receives from another in the order of the other's sends.
 func (p *Program) meet() {
 	free := *p
 	free.Capacity = 0
@@ -38,36 +38,36 @@ func (p *Program) meet() {
 		for n := len(m.ready); n > 0; n = len(m.ready) {
 			w := m.ready[n-1]
 			m.ready = m.ready[:n-1]
-			for m.step(w) {
+			for m.advanceWorker(w) {
 			}
 		}
 	}
 	p.Workers = m.out
 }
 
-// meeting is a run of a program on links on which nothing waits.
+// meeting is a run of a program with capacity [Meet].
 type meeting struct {
 	*Graph
 	next  []int      // by worker: the id of the action that it is at
 	ahead []bool     // by id: received ahead
-	out   [][]Action // by worker: what it has done
+	out   [][]Action // by worker: the actions done
 	home  []int      // by stage: its worker
 	ready []int      // workers that may be able to go on
 
-	// By id, where links hold any number of values; nil until it is asked for (foresee).
+	// By id, as simulated with unlimited capacity; nil until simulateOnce.
 	ends []time.Duration
-	due  []time.Duration // start of its worker's next computation from there on
-	left []int           // computations of its worker from there on
+	due  []time.Duration // when its worker starts its next computation, this action included
+	left []int           // number of computations that its worker has left, this action included
 }
 
-// foresee simulates the program, once. Many programs have no value to choose.
-func (m *meeting) foresee() {
+// simulateOnce simulates the program at its first call. Many programs have no circle and need none.
+func (m *meeting) simulateOnce() {
 	if m.ends != nil {
 		return
 	}
 	n := len(m.Actions)
 	m.ends, m.due, m.left = make([]time.Duration, n), make([]time.Duration, n), make([]int, n)
-	m.simulation().Run(parts, Links{}, func(w, at int, start, end time.Duration) {
+	m.simulation().Run(usualDuration, Links{}, func(w, at int, start, end time.Duration) {
 		m.ends[m.First[w]+at], m.due[m.First[w]+at] = end, start
 	})
 	for w := range m.next {
@@ -93,14 +93,14 @@ func (m *meeting) current(w int) (Action, bool) {
 	return m.Actions[m.next[w]], true
 }
 
-// do has a worker perform the action that it is at.
 func (m *meeting) do(w int, a Action) {
 	m.out[w] = append(m.out[w], a)
 	m.next[w]++
 }
 
-// step performs the action that a worker is at, of a transfer both ends, unless it has to wait.
-func (m *meeting) step(w int) bool {
+// advanceWorker performs the action that a worker is at, unless it has to wait. It performs both
+// ends of a transfer.
+func (m *meeting) advanceWorker(w int) bool {
 	a, ok := m.current(w)
 	if !ok {
 		return false
@@ -116,12 +116,12 @@ func (m *meeting) step(w int) bool {
 	return true
 }
 
-// compare orders sends by what it costs their receivers to receive ahead: by the delay, then by the
-// computations before the value is needed.
+// compare orders sends by the cost of receiving ahead: the receiver's delay, then the number of its
+// computations before it needs the value.
 func (m *meeting) compare(a, b Action) int {
 	late := func(send Action) time.Duration {
 		w := m.home[send.Peer]
-		due := m.due[m.next[w]] // when it would send or compute next if nothing held it up
+		due := m.due[m.next[w]] // when the receiver would send or compute next
 		if a, ok := m.current(w); ok && a.Kind.Send() {
 			due = m.ends[m.next[w]]
 		}
@@ -132,7 +132,7 @@ func (m *meeting) compare(a, b Action) int {
 		a.Stage-b.Stage)
 }
 
-// receiveOf is the receive of a send.
+// receiveOf returns the id of a send's receive.
 func (m *meeting) receiveOf(send Action) int {
 	id, ok := m.IndexOf(send.Matching())
 	if !ok {
@@ -141,7 +141,7 @@ func (m *meeting) receiveOf(send Action) int {
 	return id
 }
 
-// fail panics with the actions of workers that wait for what never comes.
+// fail panics with the actions at which workers wait for ever.
 func (m *meeting) fail(at ...Action) {
 	panic(fmt.Sprintf("schedule: an order that cannot run: workers wait at %v", at))
 }
@@ -149,17 +149,15 @@ func (m *meeting) fail(at ...Action) {
 // breakCircle finds workers that wait for each other in a circle, and has one of their values
 // received ahead. It returns false if all workers have ended.
 func (m *meeting) breakCircle() bool {
-	var path []Action // what each worker on the way is at
-	seen := map[int]int{}
-	w := 0
-	for ; w < len(m.next); w++ {
-		if _, ok := m.current(w); ok {
-			break
-		}
-	}
-	for w < len(m.next) {
+	var path []Action     // each worker's action, from a worker to the one that it waits for
+	seen := map[int]int{} // by worker: its place in path
+	for w := 0; w < len(m.next); {
 		a, ok := m.current(w)
-		if !ok { // the last one waits for a worker that has ended
+		if !ok && path == nil {
+			w++
+			continue
+		}
+		if !ok { // the last worker of path waits for one that has ended
 			m.fail(path...)
 		}
 		if at, ok := seen[w]; ok {
@@ -177,7 +175,7 @@ func (m *meeting) breakCircle() bool {
 	if len(sends) == 0 {
 		m.fail(path...)
 	}
-	m.foresee()
+	m.simulateOnce()
 	send := slices.MinFunc(sends, m.compare)
 	to := m.home[send.Peer]
 	m.ahead[m.receiveOf(send)] = true

@@ -68,7 +68,7 @@ func TestMeetCostsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		takesAsLong(t, p, parts)
+		takesAsLong(t, p, usualDuration)
 	})
 }
 

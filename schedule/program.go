@@ -10,12 +10,12 @@ import (
 type Phase uint8
 
 const (
-	// Whole is forward and backward; the loss is computed by the last stage in between.
+	// Whole is forward and backward. In between, the last stage computes the loss.
 	Whole Phase = iota
 	// ForwardOnly stops when every micro-batch has left the last stage.
 	ForwardOnly
-	// BackwardOnly begins where ForwardOnly stopped: forward is done, the caller has computed the
-	// loss. It contains the recomputations.
+	// BackwardOnly begins where ForwardOnly stopped, when the caller has computed the loss. It
+	// contains the recomputations.
 	BackwardOnly
 )
 
@@ -29,12 +29,12 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-// has reports whether the phase covers forwards, or backwards.
-func (p Phase) has(forward bool) bool { return p == Whole || forward == (p == ForwardOnly) }
+// covers reports whether the phase has forwards, or backwards.
+func (p Phase) covers(forward bool) bool { return p == Whole || forward == (p == ForwardOnly) }
 
-// Program is what every worker does in one training step. A worker performs its actions one after
-// the other, in the order listed, and waits before an action until its dependencies are done (see
-// [Graph]). A worker may have nothing to do.
+// Program lists the actions of every worker in one training step. A worker performs its actions in
+// the order listed, and waits before each until its dependencies are done (see [Graph]). A worker
+// may have nothing to do.
 //
 // A Program is plain data, and may be wrong: [Check] says whether it can run.
 type Program struct {
@@ -43,23 +43,23 @@ type Program struct {
 	Phase        Phase
 	Workers      [][]Action
 
-	// Skips are the pairs of stages, other than neighbours, that a link joins: for each of them and
-	// each micro-batch the activation is sent and received, and the gradient back. They are sorted
+	// Skips are the pairs of stages, other than neighbours, with a link of their own. For each skip
+	// and micro-batch the activation is sent and received, and the gradient back. They are sorted
 	// by From and To, each once.
 	Skips []Edge
 
 	// Capacity is how many values may wait on a link between neighbours, sent and not yet received.
-	// What waits takes memory of the stage that sent it. Zero is any number; Meet is none. Links of
-	// skips, and links within a worker, hold any number in any case.
+	// They take memory of the sending stage. Zero is any number; Meet is none. Links of skips, and
+	// links within a worker, always hold any number.
 	Capacity int
 }
 
-// Meet is the capacity of a link on which nothing waits: a stage that has sent goes on when the
-// value was received.
+// Meet is the capacity of a link on which nothing waits: a sender goes on when its value was
+// received.
 const Meet = -1
 
-// Placement returns the worker of each stage, -1 for a stage that has no action. The program must
-// pass [Check], or have no action of a stage that it does not have.
+// Placement returns the worker of each stage, -1 for a stage without actions. The stages of all
+// actions must exist, as they do if the program passes [Check].
 func (p *Program) Placement() []int {
 	out := slices.Repeat([]int{-1}, p.Stages)
 	for w, actions := range p.Workers {
@@ -73,13 +73,13 @@ func (p *Program) Placement() []int {
 // Part is one phase of a whole program, in the program's order. It passes [Check] if the program
 // does, as no forward needs a backward.
 func (p *Program) Part(phase Phase) *Program {
-	part := p.filtered(func(a Action) bool { return phase.has(a.Kind.forward()) })
+	part := p.filtered(func(a Action) bool { return phase.covers(a.Kind.forward()) })
 	part.Phase = phase
 	return part
 }
 
 // Apart reports whether every worker ends its forwards before its first backward or recomputation.
-// Only then do the parts of the program, one run after the other, hold no more than the whole does.
+// Only then do the two phases, run one after the other, hold no more than the whole program.
 func (p *Program) Apart() bool {
 	for _, actions := range p.Workers {
 		backward := false
@@ -93,20 +93,20 @@ func (p *Program) Apart() bool {
 	return true
 }
 
-// Fewer is the program for its first micro-batches alone, as a batch with fewer rows has them. It
-// passes [Check] if the program does, and holds no more at any time.
+// Fewer is the program of its first micro-batches alone, for a batch with fewer rows. It passes
+// [Check] if the program does, and holds no more at any time.
 func (p *Program) Fewer(microBatches int) *Program {
 	fewer := p.filtered(func(a Action) bool { return a.MicroBatch < microBatches })
 	fewer.MicroBatches = microBatches
 	return fewer
 }
 
-// Without is the program without some of its recomputations, which no other action needs.
+// Without is the program without the recomputations to drop. Every program can do without them.
 func (p *Program) Without(drop func(Action) bool) *Program {
 	return p.filtered(func(a Action) bool { return a.Kind != Recompute || !drop(a) })
 }
 
-// filtered is a copy with those actions that are to be kept.
+// filtered returns a copy with the actions to keep.
 func (p *Program) filtered(keep func(Action) bool) *Program {
 	out := *p
 	out.Workers = make([][]Action, len(p.Workers))
@@ -121,8 +121,8 @@ func (p *Program) filtered(keep func(Action) bool) *Program {
 	return &out
 }
 
-// having has the program's actions of a kind.
-func (p *Program) having(kind Kind) map[Action]bool {
+// actionsOf returns the program's actions of a kind.
+func (p *Program) actionsOf(kind Kind) map[Action]bool {
 	out := map[Action]bool{}
 	for _, actions := range p.Workers {
 		for _, a := range actions {
@@ -134,10 +134,9 @@ func (p *Program) having(kind Kind) map[Action]bool {
 	return out
 }
 
-// otherRecomputation names a recomputation that the program has and the config does not ask for, or
-// the other way round.
+// otherRecomputation names a recomputation that only the program or only the config has.
 func (p *Program) otherRecomputation(c Config) string {
-	recomputed := p.having(Recompute)
+	recomputed := p.actionsOf(Recompute)
 	for s := range p.Stages {
 		for i := range p.MicroBatches {
 			a := Action{Recompute, s, i, 0}
@@ -150,19 +149,19 @@ func (p *Program) otherRecomputation(c Config) string {
 }
 
 // AddReduce returns the program of a pipeline with replicas, each on rows of its own: the gradients
-// of each stage are reduced ([Reduce]) after the last of its backwards, or of their second parts,
-// and after what that sends, for which other stages wait. For 2 stages:
+// of each stage are reduced ([Reduce]) after its last backward, or the last second part of one, and
+// after the sends of that action, for which other stages wait. For 2 stages:
 //
 //	worker 0: ... 1>0B1 0B1 0RED
 //	worker 1: ... 1B1 1B1>0 1RED
 //
-// The reductions of a worker stand in descending order of their stages. A reduction waits for all
-// replicas, whose backwards may end in other orders: with one order for all, two never wait for each
-// other. Reductions that the program has are placed anew. It must pass [Check]; it is not changed.
+// The reductions of a worker are in descending order of stages. A reduction waits for all replicas,
+// and their backwards may end in different orders; with one order for all, no two wait for each
+// other. Reductions that p has are placed anew. p must pass [Check] and is not changed.
 func AddReduce(p *Program) *Program {
 	out := p.WithoutReduce()
 	for w, actions := range out.Workers {
-		last := map[int]int{} // by stage: after which action it may stand
+		last := map[int]int{} // by stage: its reduction may follow this action
 		for at, a := range actions {
 			known, some := last[a.Stage]
 			if a.Kind == Backward || a.Kind == BackwardWeight || a.Kind.Send() && some && known == at-1 {
@@ -183,10 +182,10 @@ func AddReduce(p *Program) *Program {
 	return out
 }
 
-// WithoutReduce is the program as a single replica runs it: without reductions.
+// WithoutReduce is the program without reductions, for a single replica.
 func (p *Program) WithoutReduce() *Program {
 	return p.filtered(func(a Action) bool { return a.Kind != Reduce })
 }
 
 // Reduces reports whether the program reduces gradients over replicas.
-func (p *Program) Reduces() bool { return len(p.having(Reduce)) > 0 }
+func (p *Program) Reduces() bool { return len(p.actionsOf(Reduce)) > 0 }

@@ -7,18 +7,18 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// Schedule is a [Generator] with a name, and the properties by which it is chosen.
+// Schedule is a [Generator] with a name, and the placement of stages that it needs.
 type Schedule struct {
 	Name     string
 	Generate Generator
 	place    func(stage, devices int) (worker int)
-	// Virtual is how many stages each device may have: any number if it is zero.
+	// Virtual is how many stages each device must have; zero is any number.
 	Virtual int
 	// Split reports whether backwards are in two parts.
 	Split bool
 }
 
-// Schedules returns all schedules that have a name, the simplest first.
+// Schedules returns all schedules, the simplest first.
 func Schedules() []Schedule {
 	return []Schedule{
 		{"gpipe", GPipe, loop, 1, false},
@@ -63,12 +63,11 @@ func (s Schedule) Workers(devices, virtual int) ([]int, error) {
 	return workers, nil
 }
 
-// Usual is the number of stages of each device that the schedule is for: 2 if it is for several, 1
-// otherwise.
+// Usual is the usual number of stages of each device: Virtual, or 2 if any number may be.
 func (s Schedule) Usual() int { return cmp.Or(s.Virtual, 2) }
 
-// Program makes the program of a schedule for a number of devices with virtual stages each, 0 for
-// [Schedule.Usual]. It sets stages and workers of the config.
+// Program makes the program of a schedule for a number of devices with virtual stages each; 0 is
+// [Schedule.Usual]. It sets the config's Stages and Worker.
 func (s Schedule) Program(devices, virtual int, config Config) (*Program, error) {
 	workers, err := s.Workers(devices, cmp.Or(virtual, s.Usual()))
 	if err != nil {
@@ -81,6 +80,5 @@ func (s Schedule) Program(devices, virtual int, config Config) (*Program, error)
 // loop has stages go round.
 func loop(stage, devices int) int { return stage % devices }
 
-// vee has stages go to and fro: with two for each device, the first device has the first and the
-// last stage.
+// vee has stages go to and fro, two for each device: device 0 has the first and the last stage.
 func vee(stage, devices int) int { return min(stage, 2*devices-1-stage) }

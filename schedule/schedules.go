@@ -6,35 +6,32 @@ import (
 )
 
 // GPipe returns the program that runs all forwards, then all backwards, both in ascending order of
-// micro-batches. For 3 stages and 3 micro-batches, each stage on its own worker, time running
-// right:
+// micro-batches. A worker may have any stages. For 3 stages and 3 micro-batches, each stage on its
+// own worker:
 //
 //	stage 0  F0 F1 F2 .  .  .  .  B0 B1 B2
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
 //	stage 2  .  .  F0 F1 F2 B0 B1 B2 .  .
 //
-// A worker may have any stages.
-//
 // The pipeline is idle for P - 1 of M + P - 1 steps on P workers of one stage each, and every stage
 // holds all M micro-batches (Huang et al., 2019, arXiv:1811.06965, section 2.3).
 func GPipe(config Config) (*Program, error) {
-	each := func(placement []int) ([]chunk, error) { return single(placement), nil }
-	return build("gpipe", config, each, func(b *builder) {
-		// A worker with several stages runs them in the order of their starts if every stage had a
-		// worker of its own: so each follows its dependencies.
+	return build("gpipe", config, single, func(b *builder) {
+		// A worker orders its stages as they would start on a worker of their own. So each
+		// computation follows its dependencies.
 		for _, kind := range []Kind{Forward, Backward} {
-			var steps []step
+			var cells []cell
 			for s := range config.Stages {
 				for i := range config.MicroBatches {
-					steps = append(steps, step{s, i})
+					cells = append(cells, cell{s, i})
 				}
 			}
 			after := map[Kind]int{Forward: 1, Backward: -1}[kind] // of a stage to the next
-			slices.SortFunc(steps, func(x, y step) int {
+			slices.SortFunc(cells, func(x, y cell) int {
 				return cmp.Or(after*(x.chunk-y.chunk)+x.microBatch-y.microBatch, x.microBatch-y.microBatch)
 			})
-			for _, s := range steps {
-				b.perform(kind, s.chunk, s.microBatch)
+			for _, c := range cells {
+				b.perform(kind, c)
 			}
 		}
 	})
@@ -49,9 +46,9 @@ func GPipe(config Config) (*Program, error) {
 //	stage 2  .  .  F0 F1 .  B0 F2 B1 F3 B2 F4 B3 .  B4 .  .
 //	stage 3  .  .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 .  .  .
 //
-// It is idle as long as with [GPipe] and holds min(M, P-r) micro-batches in place of M on stage r of P
-// (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.1: PipeDream-flush). A worker may have
-// several stages if they are consecutive; they go forward and backward as one.
+// It is idle as long as with [GPipe] and holds min(M, P-r) micro-batches in place of M on stage r
+// of P (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.1: PipeDream-flush). A worker may
+// have several stages if they are consecutive; they go forward and backward as one.
 func OneFOneB(config Config) (*Program, error) { return inTurn("1f1b", config, 1, false) }
 
 // oneFOneBEager is [OneFOneB] with twice as many forwards before the first backward: min(M,
@@ -61,81 +58,79 @@ func OneFOneB(config Config) (*Program, error) { return inTurn("1f1b", config, 1
 // (Alpa's overlap-friendly schedule; Zhuang et al., 2022, arXiv:2211.05322).
 func oneFOneBEager(config Config) (*Program, error) { return inTurn("1f1b-2x", config, 2, false) }
 
-// zeroBubbleH1 is 1F1B with backwards in two parts: the gradients of the weights fill what would be
-// idle, and no stage holds more than the first one of 1F1B. Stage r of P runs min(M, P-1-r)
+// zeroBubbleH1 is 1F1B with backwards in two parts: the gradients of the weights fill idle time,
+// and no stage holds more than the first one of 1F1B. Stage r of P runs min(M, P-1-r)
 // forwards, then forwards and gradients of inputs in turn, and gradients of the weights r
-// micro-batches behind them. With times f, i and w, and M at least P, it is idle for (P-1)max(f, i,
+// micro-batches later. With times f, i and w, and M at least P, it is idle for (P-1)max(f, i,
 // f+i-w) in place of (P-1)(f+i+w). A stage holds min(M, P) micro-batches, min(M, P-r) of them whole
 // (Qi et al., 2023, arXiv:2401.10241, section 2).
 func zeroBubbleH1(config Config) (*Program, error) { return inTurn("zb-h1", config, 1, true) }
 
 // zeroBubbleH2 is [zeroBubbleH1] with twice as many forwards before the first gradients. With times
 // f, i and w, where w is at most f and i, and M is at least 2P-1, stage r of P is idle for
-// (P-1-r)(f+i-2w) between its first and its last computation. With a barrier after each step, as the
-// update of the weights needs it, each is idle for (P-1)max(f, f+i-2w). A stage holds min(M, 2P-1)
-// micro-batches, min(M, 2(P-1-r)+1) of them whole (Qi et al., 2023, section 2).
+// (P-1-r)(f+i-2w) between its first and its last computation. With a barrier after each step, as
+// the update of the weights needs it, each is idle for (P-1)max(f, f+i-2w). A stage holds min(M,
+// 2P-1) micro-batches, min(M, 2(P-1-r)+1) of them whole (Qi et al., 2023, section 2).
 func zeroBubbleH2(config Config) (*Program, error) { return inTurn("zb-h2", config, 2, true) }
 
-// inTurn is 1F1B with times as many forwards before the first backward.
+// inTurn is 1F1B with the warmup forwards multiplied by times.
 func inTurn(name string, config Config, times int, split bool) (*Program, error) {
-	return build(name, config, one, func(b *builder) {
+	return build(name, config, oneBlock, func(b *builder) {
 		for r := range b.chunks {
-			steps := make([]step, config.MicroBatches)
-			for i := range steps {
-				steps[i] = step{r, i}
+			cells := make([]cell, config.MicroBatches)
+			for i := range cells {
+				cells[i] = cell{r, i}
 			}
-			b.alternate(steps, steps, times*(len(b.chunks)-1-r), split, times*r)
+			b.alternate(cells, cells, times*(len(b.chunks)-1-r), split, times*r)
 		}
 	})
 }
 
 // breadthFirst goes through the stages of each device one after the other, each with all
-// micro-batches: forward from the first stage to the last, then backward. The stages of P devices go
-// round ([loop]). With V stages on each device it is idle for P - 1 of VM + P - 1 forwards and
+// micro-batches: forward from the first stage to the last, then backward. The stages of P devices
+// go round ([loop]). With V stages on each device it is idle for P - 1 of VM + P - 1 forwards and
 // backwards of a stage if M is at least P, and holds all VM of them (Lamy-Poirier, 2022,
 // arXiv:2211.05953; backward ascends here, which takes as long).
 func breadthFirst(config Config) (*Program, error) {
 	return build("bfs", config, looped, func(b *builder) {
-		for _, kind := range []Kind{Forward, Backward} {
-			for k := range b.chunks {
-				c := k
-				if kind == Backward {
-					c = len(b.chunks) - 1 - k
-				}
-				for i := range config.MicroBatches {
-					b.perform(kind, c, i)
-				}
+		for k := range 2 * len(b.chunks) {
+			kind, c := Forward, k
+			if k >= len(b.chunks) {
+				kind, c = Backward, 2*len(b.chunks)-1-k
+			}
+			for i := range config.MicroBatches {
+				b.perform(kind, cell{c, i})
 			}
 		}
 	})
 }
 
-// interleaved is 1F1B on devices with several stages each, which go round ([loop]). Micro-batches go
-// forward in groups, each through all stages of a device before the next; backward likewise, from
-// the last stage. P devices with V stages each have max(1, M div P) groups, as equal as can be, the
-// larger first; let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r)) forwards,
-// then a forward and a backward in turn, then the backwards that are left. It is idle for P - 1 of
-// VM + P - 1 forwards and backwards of a stage if M is at least P, and holds min(VM, (V-1)g +
-// 2(P-1-r) + 1) of them (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
+// interleaved is 1F1B on devices with several stages each, which go round ([loop]). Micro-batches
+// go forward in groups, each through all stages of a device before the next; backward likewise,
+// from the last stage. P devices with V stages each have max(1, M div P) groups, as equal as can
+// be, the larger first; let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r))
+// forwards, then a forward and a backward in turn, then the backwards that are left. It is idle for
+// P - 1 of VM + P - 1 forwards and backwards of a stage if M is at least P, and holds min(VM,
+// (V-1)g + 2(P-1-r) + 1) of them (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
 func interleaved(config Config) (*Program, error) { return rounds("interleaved", config, 2, false) }
 
-// interleavedZeroBubble is [interleaved] with backwards in two parts. Device r runs min(VM, (V-1)g +
-// P-1-r) forwards before the first backward. The gradients of the weights follow the gradients of
-// the inputs, r micro-batches later. Where forwards and both parts take as long as each other, it is
-// idle for P - 1 of 3VM + P - 1 of them if M is at least P. A device holds min(VM, (V-1)g + P)
+// interleavedZeroBubble is [interleaved] with backwards in two parts. Device r runs min(VM, (V-1)g
+// + P-1-r) forwards before the first backward. The gradients of the weights follow the gradients of
+// the inputs, r micro-batches later. Where forwards and both parts take as long as each other, it
+// is idle for P - 1 of 3VM + P - 1 of them if M is at least P. A device holds min(VM, (V-1)g + P)
 // stages' micro-batches (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023).
 func interleavedZeroBubble(config Config) (*Program, error) {
 	return rounds("interleaved-zb", config, 1, true)
 }
 
-// rounds is 1F1B on chunks that go round, with times forwards before the first backward for each
-// device that follows.
+// rounds is 1F1B on chunks that go round. Each device runs times forwards more before its first
+// backward than the next device.
 func rounds(name string, config Config, times int, split bool) (*Program, error) {
 	return build(name, config, looped, func(b *builder) {
 		devices, m := len(b.workers), config.MicroBatches
 		virtual, groups := len(b.chunks)/devices, max(1, m/devices)
 		for r := range devices {
-			var forward, backward []step
+			var forward, backward []cell
 			from, first := 0, (m+groups-1)/groups
 			for g := range groups {
 				size := m / groups
@@ -144,8 +139,8 @@ func rounds(name string, config Config, times int, split bool) (*Program, error)
 				}
 				for v := range virtual {
 					for i := from; i < from+size; i++ {
-						forward = append(forward, step{v*devices + r, i})
-						backward = append(backward, step{(virtual-1-v)*devices + r, i})
+						forward = append(forward, cell{v*devices + r, i})
+						backward = append(backward, cell{(virtual-1-v)*devices + r, i})
 					}
 				}
 				from += size
@@ -155,11 +150,11 @@ func rounds(name string, config Config, times int, split bool) (*Program, error)
 	})
 }
 
-// zeroBubbleV fills what would be idle with gradients of the weights, on devices with two stages
-// each that go to and fro ([vee]). Where forwards and both parts of a backward take as long as each
-// other, and M is at least 2P - 1, a device is idle for none of its 6M computations between its
-// first and its last, and for P - 1 of them before and after. Each device then holds 2P micro-batches
-// of one of its stages, and no more otherwise (Qi et al., 2023, section 6).
+// zeroBubbleV fills idle time with gradients of the weights, on devices with two stages each that
+// go to and fro ([vee]). Where forwards and both parts of a backward take as long as each other,
+// and M is at least 2P - 1, a device is idle for none of its 6M computations between its first and
+// its last, and for P - 1 of them before and after. Each device then holds 2P micro-batches of one
+// of its stages, and no more otherwise (Qi et al., 2023, section 6).
 func zeroBubbleV(config Config) (*Program, error) {
 	return build("zb-v", config, folded, func(b *builder) {
 		p := len(b.workers)
@@ -183,10 +178,11 @@ func zeroBubbleV(config Config) (*Program, error) {
 }
 
 // dualPipeV goes forward and backward at the same time, on devices with two stages each that go to
-// and fro ([vee]). On machines that run a forward of one stage while the other goes backward, most of
-// it overlaps with communication. Here a device does one thing at a time: with equal times, and M at
-// least 2P, it is idle for P - 1 of 6M + P - 1 computations, like zb-v, and holds 2P + 1 micro-batches
-// of one of its stages (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in half).
+// and fro ([vee]). On machines that run a forward of one stage while the other goes backward, most
+// of it overlaps with communication. Here a device does one thing at a time: with equal times, and
+// M at least 2P, it is idle for P - 1 of 6M + P - 1 computations, like zb-v, and holds 2P + 1
+// micro-batches of one of its stages (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in
+// half).
 func dualPipeV(config Config) (*Program, error) {
 	return build("dualpipe-v", config, folded, func(b *builder) {
 		p := len(b.workers)
@@ -211,30 +207,30 @@ func dualPipeV(config Config) (*Program, error) {
 	})
 }
 
-// fold lists the computations of a device with two chunks, which are called 0 and 1. A schedule is
-// defined for a least number of micro-batches. For fewer the others are taken out of it.
+// fold lists the computations of a device with two chunks, called 0 and 1. A schedule needs a least
+// number of micro-batches. For fewer it is listed for the least, and the surplus ones are left out.
 type fold struct {
 	*builder
-	of           [2]int
-	microBatches int            // that the schedule is listed for
-	next         map[string]int // by operation, as in F0 or B1: its next micro-batch
-	pending      []step         // gradients of weights that are to be made
+	pair         [2]int         // indices of the two chunks
+	microBatches int            // at least the schedule's least
+	next         map[string]int // by operation, such as F0 or B1: its next micro-batch
+	pending      []cell         // whose gradients of weights are still to be computed
 }
 
 func (b *builder) fold(r, least int) *fold {
 	return &fold{b, [2]int{r, len(b.chunks) - 1 - r}, max(least, b.MicroBatches), map[string]int{}, nil}
 }
 
-// times performs operations a number of times, each for its next micro-batch: a letter for the
-// kind, and the chunk. W without a chunk is the oldest of either.
+// times performs operations n times, each on its next micro-batch. An operation is a letter for the
+// kind and the chunk; W without a chunk takes the oldest cell of either.
 func (f *fold) times(n int, operations ...string) {
 	for k := range n * len(operations) {
 		op := operations[k%len(operations)]
 		if op[0] == 'W' {
 			at := slices.IndexFunc(f.pending,
-				func(s step) bool { return op == "W" || f.of[op[1]-'0'] == s.chunk })
+				func(s cell) bool { return op == "W" || f.pair[op[1]-'0'] == s.chunk })
 			if at >= 0 {
-				f.do(BackwardWeight, f.pending[at])
+				f.perform(BackwardWeight, f.pending[at])
 				f.pending = slices.Delete(f.pending, at, at+1)
 			}
 			continue
@@ -243,18 +239,12 @@ func (f *fold) times(n int, operations ...string) {
 		if op[0] != 'F' {
 			kind, counter = Backward, "B"+op[1:]
 		}
-		s := step{f.of[op[1]-'0'], f.next[counter]}
+		s := cell{f.pair[op[1]-'0'], f.next[counter]}
 		f.next[counter]++
 		if op[0] == 'I' {
 			kind = BackwardInput
 			f.pending = append(f.pending, s)
 		}
-		f.do(kind, s)
-	}
-}
-
-func (f *fold) do(kind Kind, s step) {
-	if s.microBatch < f.MicroBatches {
-		f.perform(kind, s.chunk, s.microBatch)
+		f.perform(kind, s)
 	}
 }

@@ -25,11 +25,9 @@ func (p *Program) String() string {
 	for i, e := range p.Skips {
 		b.WriteString([]string{" skips=", ","}[min(i, 1)] + e.String())
 	}
-	switch p.Capacity {
-	case 0:
-	case Meet:
+	if p.Capacity == Meet {
 		b.WriteString(" capacity=meet")
-	default:
+	} else if p.Capacity != 0 {
 		fmt.Fprintf(&b, " capacity=%d", p.Capacity)
 	}
 	for w, actions := range p.Workers {
@@ -41,20 +39,19 @@ func (p *Program) String() string {
 	return b.String() + "\n"
 }
 
-// Parse reads a program's text form, or a CSV of torch.distributed.pipelining. In the text form words
-// are separated by blanks, what follows a # is a comment, and empty lines are skipped; workers are
-// numbered from 0. A CSV has a row for each worker, an action in each field, and empty fields where
-// it does nothing:
+// Parse reads a program's text form, or a CSV of torch.distributed.pipelining. In the text form a #
+// begins a comment, and empty lines are skipped. A CSV has a row for each worker, an action in each
+// field, and empty fields where the worker does nothing:
 //
 //	0F0,0F1,,0I0,0W0,0B1
 //	1F0,1I0,1W0,1F1,1B1
 //
-// (0F4;3B1)OVERLAP_F_B is a forward and then a backward, as a worker here does one thing at a time.
-// Transfers, such as 0SEND_F1, are placed anew, as for any schedule. The highest numbers say how
-// many stages and micro-batches the program has.
+// (0F4;3B1)OVERLAP_F_B is a forward and then a backward, as a worker does one thing at a time.
+// Transfers, such as 0SEND_F1, are placed anew. The program has as many stages and micro-batches as
+// the highest numbers say.
 //
-// The first fault is returned with its line and word or field, counted from 1. Whether the program
-// can run is [Check]'s question.
+// An error names the line and the word or field of the first fault, counted from 1. [Check] says
+// whether the program can run.
 func Parse(text string) (*Program, error) {
 	var p *Program
 	line := 0
@@ -82,8 +79,8 @@ func Parse(text string) (*Program, error) {
 	return p, nil
 }
 
-// parseHeader reads the words of the first line. With an error it returns the index of the word at
-// fault.
+// parseHeader reads the words of the first line. With an error it returns the index of the faulty
+// word.
 func (p *Program) parseHeader(words []string) (at int, err error) {
 	phase := -1
 	if len(words) > 1 {
@@ -124,8 +121,8 @@ func (p *Program) parseHeader(words []string) (at int, err error) {
 	return 1, p.checkHeader()
 }
 
-// parseWorker reads the words of one worker's line. With an error it returns the index of the word
-// at fault.
+// parseWorker reads the words of a worker's line. With an error it returns the index of the faulty
+// word.
 func (p *Program) parseWorker(words []string) (int, error) {
 	label := fmt.Sprintf("%d:", len(p.Workers))
 	if words[0] != "worker" || len(words) == 1 || words[1] != label {
@@ -143,10 +140,10 @@ func (p *Program) parseWorker(words []string) (int, error) {
 	return 0, nil
 }
 
-// csvForm is an action of a CSV. Transfers, and what makes weights available, have longer words.
-var csvForm = regexp.MustCompile(`^(\d+)(?:([FBIW])(\d+)|(REDUCE_GRAD)|(?:SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*)$`)
+// csvForm is an action of a CSV. UNSHARD and RESHARD gather and free sharded weights.
+var csvForm = regexp.MustCompile(`^(\d+)(?:([FBIW])(\d+)|(REDUCE_GRAD)|` +
+	`(?:SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*)$`)
 
-// parseCSV reads a CSV.
 func parseCSV(text string) (*Program, error) {
 	p := &Program{}
 	line := 0
@@ -189,8 +186,7 @@ func parseCSV(text string) (*Program, error) {
 	return p, nil
 }
 
-// parseCSVAction reads an action. What has no kind here has none: transfers follow from the
-// computations, and weights are where they are used.
+// parseCSVAction reads an action. Transfers and sharding of weights give the zero Kind.
 func parseCSVAction(text string) (a Action, err error) {
 	form := csvForm.FindStringSubmatch(text)
 	if form == nil {
@@ -209,8 +205,8 @@ func parseCSVAction(text string) (a Action, err error) {
 }
 
 // CSV returns the program's computations in the form that [Parse] reads and
-// torch.distributed.pipelining loads as "compute_only". It adds transfers and reductions itself, and
-// has no recomputations. The error is that of [Check].
+// torch.distributed.pipelining loads as "compute_only": PyTorch adds transfers and reductions
+// itself and has no recomputations. It fails with the error of [Check].
 func (p *Program) CSV() (string, error) {
 	if err := Check(p); err != nil {
 		return "", err
@@ -228,7 +224,7 @@ func (p *Program) CSV() (string, error) {
 	return b.String(), nil
 }
 
-// parseNumber reads the one way that a number is written in the text form.
+// parseNumber reads a number as the text form writes it, without leading zeros.
 func parseNumber(digits string) (int, error) {
 	n, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil || strconv.FormatUint(n, 10) != digits {

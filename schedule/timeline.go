@@ -11,13 +11,12 @@ import (
 type Event struct {
 	Worker     int
 	Action     Action
-	Start, End time.Duration // since some moment that is common to the whole timeline
+	Start, End time.Duration // since a moment that all events share
 	Live       int64         // bytes live on the worker's device at the end; 0 if not known
 }
 
-// Timeline is what workers did and when: simulated by [Simulate], or recorded. Events need no
-// order, and the same action may occur more than once, as when several steps are recorded into one
-// timeline.
+// Timeline is what workers did and when, simulated or recorded. Events need no order. An action may
+// occur more than once, if several steps are recorded.
 type Timeline struct {
 	Workers int
 	Events  []Event
@@ -45,19 +44,17 @@ func (t Timeline) Makespan() time.Duration {
 }
 
 func (t Timeline) bounds() (start, end time.Duration) {
-	for i, e := range t.Events {
-		if i == 0 || e.Start < start {
-			start = e.Start
-		}
-		if i == 0 || e.End > end {
-			end = e.End
-		}
+	if len(t.Events) > 0 {
+		start, end = t.Events[0].Start, t.Events[0].End
+	}
+	for _, e := range t.Events {
+		start, end = min(start, e.Start), max(end, e.End)
 	}
 	return start, end
 }
 
 // Idle returns the share of the makespan, from 0 to 1, in which the worker does nothing. Transfers
-// are work; reductions, which run meanwhile, are not. Time that events share counts once.
+// count as work; reductions, which run beside it, do not. Events that overlap count once.
 func (t Timeline) Idle(worker int) float64 {
 	start, end := t.bounds()
 	if start == end {
@@ -65,7 +62,7 @@ func (t Timeline) Idle(worker int) float64 {
 	}
 	var busy time.Duration
 	until := start
-	for _, e := range t.worker(worker) {
+	for _, e := range t.eventsOf(worker) {
 		if e.End > until && e.Action.Kind != Reduce {
 			busy += e.End - max(e.Start, until)
 			until = e.End
@@ -74,8 +71,8 @@ func (t Timeline) Idle(worker int) float64 {
 	return 1 - float64(busy)/float64(end-start)
 }
 
-// worker returns one worker's events by start.
-func (t Timeline) worker(worker int) []Event {
+// eventsOf returns one worker's events by start.
+func (t Timeline) eventsOf(worker int) []Event {
 	var events []Event
 	for _, e := range t.Events {
 		if e.Worker == worker {

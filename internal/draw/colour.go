@@ -8,7 +8,7 @@ import (
 	"penstock.example/schedule"
 )
 
-// colour is red, green and blue.
+// colour is red, green and blue, up to 255.
 type colour [3]float64
 
 // style is how actions of a kind are drawn.
@@ -18,8 +18,8 @@ type style struct {
 	colour colour
 }
 
-// styles has each kind. The colours suit people with colour blindness (Okabe and Ito, "Color
-// Universal Design", 2008). All transfers have the last one.
+// styles has the style of each kind; the last is for all transfers. The colours suit people with
+// colour blindness (Okabe and Ito, "Color Universal Design", 2008).
 var styles = []style{
 	{schedule.Forward, "forward", colour{0, 114, 178}},
 	{schedule.Recompute, "recomputation", colour{110, 110, 110}},
@@ -35,16 +35,16 @@ func styleOf(k schedule.Kind) style {
 	return styles[cmp.Or(i+1, len(styles))-1]
 }
 
-// mixed is the colour with a share of white, as SVG writes it.
-func (c colour) mixed(white float64) string {
+// hex returns the colour mixed with a share of white.
+func (c colour) hex(white float64) string {
 	part := func(i int) int { return int(c[i] + (255-c[i])*white + 0.5) }
 	return fmt.Sprintf("#%02x%02x%02x", part(0), part(1), part(2))
 }
 
-// ink is the colour of text that can be read on the colour with a share of white.
+// ink returns the colour of readable text on the colour mixed with a share of white.
 func (c colour) ink(white float64) string {
-	// The brightness that eyes see; ITU-R BT.601.
-	if seen := 0.299*c[0] + 0.587*c[1] + 0.114*c[2]; seen+(255-seen)*white > 150 {
+	// Perceived brightness by ITU-R BT.601.
+	if luma := 0.299*c[0] + 0.587*c[1] + 0.114*c[2]; luma+(255-luma)*white > 150 {
 		return "#222222"
 	}
 	return "#ffffff"

@@ -30,6 +30,5 @@ func ExampleSVG() {
 	}
 	picture := string(draw.SVG(timeline, draw.Options{Title: "1F1B", Workers: []string{"cpu:0", "cpu:1"}}))
 	fmt.Println(strings.HasPrefix(picture, "<svg"), strings.Contains(picture, "cpu:1"))
-	// Output:
-	// true true
+	// Output: true true
 }

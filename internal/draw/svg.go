@@ -12,27 +12,27 @@ import (
 	"penstock.example/schedule"
 )
 
-// Options are the texts of a picture. The zero value is good.
+// Options are the texts of a picture.
 type Options struct {
-	Title   string
+	Title   string                     // "" is "Timeline"
 	Workers []string                   // names; nil is device 0, 1 and so on
-	Time    func(time.Duration) string // nil is milliseconds, to three digits
-	Bytes   func(int64) string         // nil is a number of MiB
+	Time    func(time.Duration) string // nil writes milliseconds
+	Bytes   func(int64) string         // nil writes MiB
 }
 
 // Sizes in pixels.
 const (
-	right       = 120 // margin for what workers come to
+	right       = 120 // margin, for a worker's idle share and peak
 	top, bottom = 84, 44
-	plain       = 1200 // width of the time of a step
-	row, curve  = 26, 22
+	step        = 1200   // width of a step
+	row, curve  = 26, 22 // heights
 	gap         = 16
 )
 
-// SVG draws a timeline, which must be valid. Each worker has a row of its computations, in a colour
-// for each kind and a shade for each of its stages, with the number of the micro-batch if it fits.
-// Transfers that take time are thin bars, and so are reductions. Where events say how many bytes are
-// live, they are below. To the right are the share of time that the worker is idle and its most memory.
+// SVG draws a timeline, which must be valid. Each worker has a row of its computations, with a
+// colour for each kind, a shade for each of its stages, and the number of the micro-batch if it
+// fits. Transfers that take time and reductions are thin bars. If events have live bytes, their
+// curve is below the row. To the right of a row are the worker's idle share and peak memory.
 func SVG(t schedule.Timeline, o Options) []byte {
 	p := newPicture(t, o)
 	p.head()
@@ -45,7 +45,6 @@ func SVG(t schedule.Timeline, o Options) []byte {
 	return []byte(p.b.String())
 }
 
-// picture is an SVG that is being drawn.
 type picture struct {
 	b          strings.Builder
 	o          Options
@@ -53,8 +52,8 @@ type picture struct {
 	events     [][]schedule.Event // by worker and start
 	shades     map[int]float64    // by stage: how much of its colour is white
 	start, end time.Duration
-	left       int   // margin for the names of workers
-	peak       int64 // bytes, of all workers
+	left       int   // margin, for the names of workers
+	peak       int64 // the greatest of all workers, in bytes
 }
 
 func newPicture(t schedule.Timeline, o Options) *picture {
@@ -91,12 +90,10 @@ func newPicture(t schedule.Timeline, o Options) *picture {
 	return p
 }
 
-// x is where a time is.
 func (p *picture) x(at time.Duration) float64 {
-	return float64(p.left) + plain*float64(at-p.start)/float64(max(p.end-p.start, 1))
+	return float64(p.left) + step*float64(at-p.start)/float64(max(p.end-p.start, 1))
 }
 
-// y is where the row of a worker begins.
 func (p *picture) y(w int) int { return top + w*(row+curve+gap) }
 
 func (p *picture) name(w int) string {
@@ -108,7 +105,6 @@ func (p *picture) name(w int) string {
 
 func (p *picture) printf(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n", args...) }
 
-// text writes text at a place.
 func (p *picture) text(x, y float64, size int, anchor, colour, text string) {
 	p.printf(`<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s" fill="%s">%s</text>`, x, y, size,
 		anchor, colour, escaped(text))
@@ -116,12 +112,12 @@ func (p *picture) text(x, y float64, size int, anchor, colour, text string) {
 
 func escaped(text string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a builder takes everything
+	_ = xml.EscapeText(&b, []byte(text)) // a builder returns no error
 	return b.String()
 }
 
 func (p *picture) head() {
-	width, height := p.left+plain+right, p.y(p.t.Workers)+bottom
+	width, height := p.left+step+right, p.y(p.t.Workers)+bottom
 	p.printf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" `+
 		`font-family="Helvetica, Arial, sans-serif" font-size="12">`, width, height)
 	p.printf(`<rect width="%d" height="%d" fill="#ffffff"/>`, width, height)
@@ -146,7 +142,7 @@ func (p *picture) legend() {
 	x := float64(p.left)
 	for _, s := range styles {
 		if there[s] {
-			p.printf(`<rect x="%.1f" y="58" width="12" height="12" rx="2" fill="%s"/>`, x, s.colour.mixed(0))
+			p.printf(`<rect x="%.1f" y="58" width="12" height="12" rx="2" fill="%s"/>`, x, s.colour.hex(0))
 			p.text(x+17, 68, 12, "start", "#333333", s.name)
 			x += 17 + 6.6*float64(len(s.name)) + 18
 		}
@@ -160,12 +156,12 @@ func (p *picture) legend() {
 func (p *picture) worker(w int) {
 	y := p.y(w)
 	p.text(float64(p.left-10), float64(y+17), 12, "end", "#111111", p.name(w))
-	p.text(float64(p.left+plain+10), float64(y+17), 12, "start", "#555555",
+	p.text(float64(p.left+step+10), float64(y+17), 12, "start", "#555555",
 		fmt.Sprintf("idle %.1f %%", 100*p.t.Idle(w)))
-	p.printf(`<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`, p.left, y, plain, row)
-	for _, beside := range []bool{false, true} { // reductions last, over what goes on meanwhile
+	p.printf(`<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`, p.left, y, step, row)
+	for _, reductions := range []bool{false, true} { // over the computations that they run beside
 		for _, e := range p.events[w] {
-			if (e.Action.Kind == schedule.Reduce) == beside && e.Start < e.End {
+			if (e.Action.Kind == schedule.Reduce) == reductions && e.Start < e.End {
 				p.event(e, y)
 			}
 		}
@@ -175,7 +171,7 @@ func (p *picture) worker(w int) {
 	}
 }
 
-// memory draws the bytes of a worker below its row, all workers on one scale.
+// memory draws the live bytes of a worker, all workers on one scale.
 func (p *picture) memory(w, y int) {
 	events := slices.Clone(p.events[w])
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.End, b.End) })
@@ -190,7 +186,7 @@ func (p *picture) memory(w, y int) {
 	}
 	p.printf(`<path d="%sH%.2fV%dZ" fill="#b9c4d6" stroke="#5d6f8c" stroke-width="0.8"/>`, path, p.x(p.end),
 		y+curve)
-	p.text(float64(p.left+plain+10), float64(y+14), 12, "start", "#555555", "at most "+p.o.Bytes(most))
+	p.text(float64(p.left+step+10), float64(y+14), 12, "start", "#555555", "at most "+p.o.Bytes(most))
 }
 
 // thin reports whether a kind is drawn as a thin bar.
@@ -203,21 +199,21 @@ func (p *picture) event(e schedule.Event, y int) {
 		if e.Action.Kind != schedule.Reduce {
 			y += row - 4
 		}
-		p.printf(`<rect x="%.2f" y="%d" width="%.2f" height="4" fill="%s"/>`, x, y, width, colour.mixed(0))
+		p.printf(`<rect x="%.2f" y="%d" width="%.2f" height="4" fill="%s"/>`, x, y, width, colour.hex(0))
 		return
 	}
-	edge := min(0.6, width/8) // a line between what follows directly
+	edge := min(0.6, width/8) // a line between adjacent actions
 	title := fmt.Sprintf("%v: %s, from %s to %s", e.Action, e.Action.Words(), p.o.Time(e.Start-p.start),
 		p.o.Time(e.End-p.start))
 	p.printf(`<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%s</title></rect>`, x, y,
-		width-edge, row, colour.mixed(shade), escaped(title))
+		width-edge, row, colour.hex(shade), escaped(title))
 	if label := fmt.Sprint(e.Action.MicroBatch); width > 7*float64(len(label))+3 {
 		p.text(x+(width-edge)/2, float64(y+17), 11, "middle", colour.ink(shade), label)
 	}
 }
 
-// tick returns a round time that fits an axis at most ten times.
-func tick(length time.Duration) time.Duration {
+// tickInterval returns a round time between ticks, at most ten for an axis of this length.
+func tickInterval(length time.Duration) time.Duration {
 	for unit := time.Duration(1); ; unit *= 10 {
 		for _, n := range []time.Duration{1, 2, 5} {
 			if length <= 10*n*unit {
@@ -227,12 +223,11 @@ func tick(length time.Duration) time.Duration {
 	}
 }
 
-// axis draws the time below all rows.
 func (p *picture) axis() {
 	const line = `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#999999"/>`
 	y := p.y(p.t.Workers) - gap + 10
-	p.printf(line, float64(p.left), y, float64(p.left+plain), y)
-	every := tick(p.end - p.start)
+	p.printf(line, float64(p.left), y, float64(p.left+step), y)
+	every := tickInterval(p.end - p.start)
 	for at := p.start; at <= p.end; at += every {
 		p.printf(line, p.x(at), y, p.x(at), y+5)
 		p.text(p.x(at), float64(y+19), 11, "middle", "#555555", p.o.Time(at-p.start))

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Events writes an event file that TensorBoard reads: scalars loss, learning_rate, grad_norm,
+// Events writes an event file for TensorBoard, with the scalars loss, learning_rate, grad_norm,
 // samples_per_second, peak_bytes of each device, and accuracy or mse.
 //
-// A file is a sequence of records (tensorflow/core/lib/io/record_writer.h), each an Event
+// A file is a sequence of records (tensorflow/core/lib/io/record_writer.h), each with an Event
 // (tensorflow/core/util/event.proto):
 //
 //	uint64 length | uint32 masked CRC-32C of length | Event | uint32 masked CRC-32C of Event
@@ -27,7 +27,8 @@ type Events struct {
 
 // OpenEvents makes a new event file in dir, and dir if needed. Its name begins with the time, as
 // TensorBoard reads files in the order of their names. devices names the devices of Step.PeakBytes.
-// The run has taken steps steps: TensorBoard drops later ones of older files, as they are taken again.
+// steps is the number of steps that the run has taken. TensorBoard drops later steps of older
+// files.
 func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
@@ -42,7 +43,7 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	}
 	e := &Events{f, devices, lastTests{}}
 	err = e.write(Seconds(now), 0, fileVersion, []byte("brain.Event:2"))
-	if err == nil && steps > 0 { // status START voids this step and later ones of older files
+	if err == nil && steps > 0 { // status START voids older files from this step on
 		err = e.write(Seconds(now), steps+1, sessionLog, field(nil, 1, int64(1)))
 	}
 	if err != nil {
@@ -60,7 +61,7 @@ const (
 	sessionLog  = 7
 )
 
-// scalar adds a named number to a Summary, unless it is nil or not finite.
+// scalar appends a named number to a Summary, unless it is nil or not finite.
 func scalar(b []byte, tag string, x *float64) []byte {
 	if x == nil || math.IsNaN(*x) || math.IsInf(*x, 0) {
 		return b
@@ -95,24 +96,24 @@ func (e *Events) Step(s Step) error {
 	return e.write(s.Time, s.Step, summary, b)
 }
 
-// Test writes how well the model does after a step, once on each of the two sets.
+// Test writes the scalars of a test or a validation.
 func (e *Events) Test(t Test) error {
 	if !e.tests.isNew(t) {
 		return nil
 	}
-	of, loss := "", "test_loss"
+	prefix, loss := "", "test_loss"
 	if t.Validation {
-		of, loss = "validation/", "validation/loss"
+		prefix, loss = "validation/", "validation/loss"
 	}
-	b := scalar(scalar(nil, of+"accuracy", t.Accuracy), of+"mse", t.MSE)
+	b := scalar(scalar(nil, prefix+"accuracy", t.Accuracy), prefix+"mse", t.MSE)
 	b = scalar(b, loss, t.TestLoss)
 	return e.write(t.Time, t.Step, summary, b)
 }
 
-// write writes an Event with one message or string in it, at once and in one piece.
+// write writes an Event with one message or string as one record, in a single write.
 func (e *Events) write(seconds float64, step int64, number protowire.Number, content []byte) error {
 	message := field(nil, 1, seconds) // wall_time
-	if step != 0 {                    // which is the default
+	if step != 0 {                    // 0 is the default
 		message = field(message, 2, step)
 	}
 	message = field(message, number, content)
@@ -128,15 +129,11 @@ func (e *Events) write(seconds float64, step int64, number protowire.Number, con
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// masked is the CRC-32C of b, rotated and moved, as a CRC of bytes that hold CRCs is a weak one
-// (tensorflow/core/lib/hash/crc32c.h).
+// masked is the masked CRC-32C of b (tensorflow/core/lib/hash/crc32c.h).
 func masked(b []byte) uint32 {
 	sum := crc32.Checksum(b, castagnoli)
 	return (sum>>15 | sum<<17) + 0xa282ead8
 }
 
-// Sync returns when all that was written would survive a loss of power.
-func (e *Events) Sync() error { return e.file.Sync() }
-
-// Close closes the file.
+func (e *Events) Sync() error  { return e.file.Sync() }
 func (e *Events) Close() error { return e.file.Close() }

@@ -1,11 +1,11 @@
-// Package metrics writes down what a training run measures after each step: as lines of JSON, which
-// a resumed run goes on with without gaps or doubles ([Log]), and as event files for TensorBoard
+// Package metrics records the numbers of a training run after each step: as lines of JSON, which a
+// resumed run continues without gaps or repetitions ([Log]), and as event files for TensorBoard
 // ([Events]).
 //
 //	{"step":7,"epoch":0,"time":1763838000.123,"loss":0.61,"lr":0.1,"grad_norm":1.2,"samples_per_s":912.5,"peak_bytes":[8123456]}
 //	{"step":7,"epoch":0,"time":1763838001.456,"accuracy":0.8125}
 //
-// The first line is a [Step], the second a [Test]. Further fields may come; these stay.
+// The first line is a [Step], the second a [Test]. Fields may be added, but not removed.
 package metrics
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Step has the numbers of a step.
+// Step has the numbers of a training step.
 type Step struct {
 	Step             int64    `json:"step"`  // counted from 1
 	Epoch            int      `json:"epoch"` // counted from 0
@@ -24,11 +24,11 @@ type Step struct {
 	LR               float64  `json:"lr"`
 	GradNorm         *float64 `json:"grad_norm"` // before clipping; nil if it was not computed
 	SamplesPerSecond float64  `json:"samples_per_s"`
-	PeakBytes        []int64  `json:"peak_bytes"` // the most that was live during the step, by device
+	PeakBytes        []int64  `json:"peak_bytes"` // the peak during the step, by device
 }
 
-// Test is how well the model does after a step on the test data, or on those for validation: the share
-// that it gets right or, for regression, its mean squared error. The other is nil.
+// Test is a result on the test data, or on the validation data, after a step. It has the accuracy
+// or, for regression, the mean squared error; the other is nil.
 type Test struct {
 	Step       int64    `json:"step"`
 	Epoch      int      `json:"epoch"`
@@ -39,28 +39,28 @@ type Test struct {
 	Validation bool     `json:"validation,omitempty"`
 }
 
-// History is all that a run has measured, by ascending step.
+// History has all numbers of a run, by ascending step.
 type History struct {
 	Steps       []Step `json:"steps"`
 	Tests       []Test `json:"tests"`
 	Validations []Test `json:"validations,omitempty"`
 }
 
-// Writer takes what a run measures. A Test follows its Step, and a second one of the same step is left
-// out. A Writer is for one goroutine.
+// Writer takes the numbers of a run. A Test follows its Step; a second Test of the same step is
+// ignored. A Writer is for one goroutine.
 type Writer interface {
 	Step(Step) error
 	Test(Test) error
-	// Sync returns when all that was written survives a loss of power.
+	// Sync returns when everything written survives a loss of power.
 	Sync() error
 	Close() error
 }
 
-// Seconds is a moment in seconds since 1970 UTC, to a millisecond.
+// Seconds converts a time to seconds since 1970 UTC, to the millisecond.
 func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// add adds a line of a file: of a later step, or of a first test or validation after the last step.
-// Fields that it does not know are passed over.
+// add adds a line of a file: a later step, or the first test or validation after the last step. It
+// ignores unknown fields.
 func (h *History) add(text []byte) error {
 	var step Step
 	var test Test
@@ -82,7 +82,7 @@ func (h *History) add(text []byte) error {
 	return nil
 }
 
-// lastStep is the latest step with a line.
+// lastStep is the latest step with a line; 0 is none.
 func (h *History) lastStep() (last int64) {
 	if n := len(h.Steps); n > 0 {
 		last = h.Steps[n-1].Step
@@ -98,10 +98,10 @@ func lastOf(tests []Test) (last int64) {
 	return last
 }
 
-// lastTests is the step of the last test, and by true of the last validation.
+// lastTests has the step of the last test at false, and of the last validation at true.
 type lastTests map[bool]int64
 
-// isNew reports whether a Test is the first of its kind after its step, and counts it.
+// isNew reports whether a Test is the first of its kind after its step, and records it.
 func (l lastTests) isNew(t Test) bool {
 	isNew := t.Step > l[t.Validation]
 	l[t.Validation] = max(l[t.Validation], t.Step)

@@ -16,18 +16,18 @@ import (
 // FileName is the name of a run's file in its directory.
 const FileName = "metrics.jsonl"
 
-// Log appends lines to a file. Every line goes to the system at once and in one piece, so a run that
-// is killed leaves at most the last line incomplete.
+// Log appends lines to a file, each in a single write. So a run that is killed leaves at most its
+// last line incomplete.
 type Log struct {
 	file    *os.File
-	pending []byte // lines that could not be written yet
+	pending []byte // not written yet, because the disk was full
 	tests   lastTests
 }
 
-// Open opens or makes the file of a run that has taken steps steps. Lines of later steps are cut off:
-// the run takes those steps again. So is the rest of a line that was cut short after the last step. A
-// file that is damaged before is refused and stays as it is. So that a resumed run has no gap, call
-// Sync before each checkpoint.
+// Open opens or makes the file of a run that has taken steps steps. It cuts off the lines of later
+// steps, which the run takes again, and an incomplete last line. It refuses a file that is damaged
+// earlier, and leaves it as it is. Call Sync before each checkpoint, so that a resumed run has no
+// gap.
 func Open(path string, steps int64) (*Log, error) {
 	f, err := disk.OpenAppend(path)
 	if err != nil {
@@ -44,7 +44,7 @@ func Open(path string, steps int64) (*Log, error) {
 	return &Log{f, nil, lastTests{false: lastOf(past.Tests), true: lastOf(past.Validations)}}, nil
 }
 
-// Read reads a file that a run may be writing to: a last line without its end is left out.
+// Read reads a file, which a run may be writing to. It ignores an incomplete last line.
 func Read(path string) (h History, err error) {
 	f, err := disk.Open(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func Read(path string) (h History, err error) {
 	return h, nil
 }
 
-// read reads lines up to a step, and returns how many bytes they have.
+// read reads the lines up to a step, and returns their length in bytes.
 func read(r io.Reader, steps int64) (h History, end int64, err error) {
 	lines := bufio.NewReader(r)
 	for number := 1; ; number++ {
@@ -67,15 +67,14 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		}
 		past, whole := h, err == nil
 		wrong := h.add(text)
-		cut := !whole || past.lastStep() >= steps // only its end may be lost
+		cut := !whole || past.lastStep() >= steps // damage after the last step is harmless
 		switch {
 		case whole && wrong == nil && h.lastStep() <= steps:
 			end += int64(len(text))
 		case whole && wrong == nil, cut && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
 			return past, end, nil
 		default:
-			return h, end, fmt.Errorf("line %d: %w; it is damaged or not of a run: move it away",
-				number, wrong)
+			return h, end, fmt.Errorf("line %d: %w; damaged or not of a run: move it away", number, wrong)
 		}
 	}
 }
@@ -91,9 +90,9 @@ func (l *Log) Test(t Test) error {
 	return l.append(t)
 }
 
-// append appends a line, after lines that a full disk had no space for.
+// append writes a line after the pending ones.
 func (l *Log) append(what any) error {
-	text, err := json.Marshal(what) // which refuses numbers that are not finite
+	text, err := json.Marshal(what) // refuses numbers that are not finite
 	if err != nil {
 		return fmt.Errorf("metrics: %s: %w", l.file.Name(), err)
 	}
@@ -110,8 +109,5 @@ func (l *Log) flush() error {
 	return nil
 }
 
-// Sync writes what could not be written before, and returns when all would survive a loss of power.
-func (l *Log) Sync() error { return errors.Join(l.flush(), l.file.Sync()) }
-
-// Close writes what could not be written before and closes the file.
+func (l *Log) Sync() error  { return errors.Join(l.flush(), l.file.Sync()) }
 func (l *Log) Close() error { return errors.Join(l.flush(), l.file.Close()) }

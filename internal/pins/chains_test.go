@@ -52,12 +52,12 @@ func chain(seed uint64) remat.Chain {
 	return c
 }
 
-// TestChains solves chains under limits and compares with the table: never slower than there, never
-// above the limit.
+// TestChains solves chains under limits. No plan may exceed its limit or be slower than in the
+// table.
 //
-// A line of testdata/chains.txt is a seed, the least limit and the peak without recomputation, in
-// bytes, the limit, and the peak in bytes and the time in microseconds of the plan under it. With
-// -update a plan that got slower is refused.
+// A line of testdata/chains.txt has a seed; the least limit and the peak without recomputation, in
+// bytes; a limit; and the plan's peak in bytes and time in microseconds. -update refuses a slower
+// plan.
 func TestChains(t *testing.T) {
 	const table = "testdata/chains.txt"
 	var out []string
@@ -84,8 +84,8 @@ func TestChains(t *testing.T) {
 	write(t, table, out)
 }
 
-// solve returns the plan of a chain under a limit. It fails the test if the plan is above the limit, or
-// slower than it was; a time of 0 is not known.
+// solve returns the plan of a chain under a limit. It fails the test if the plan exceeds the limit,
+// or is slower than before; a former time of 0 is unknown.
 func solve(t *testing.T, c remat.Chain, limit int64, was float64) remat.Plan {
 	t.Helper()
 	p := must.Get(solver.Solve(context.Background(), c, limit, solver.Options{}))(t)

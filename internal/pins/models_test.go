@@ -16,20 +16,20 @@ import (
 	"penstock.example/remat"
 )
 
-// shares are the limits that the chains of models are solved under, as parts of what lies between
-// the least limit and the peak without recomputation.
+// shares are the limits of the models' chains, as parts of the way from the least limit to the peak
+// without recomputation.
 var shares = []float64{0.1, 0.3, 0.6}
 
-// quick are the networks that are measured in a quick run, too.
+// quick are the networks that a quick run measures, too.
 var quick = []string{"mlp", "resnet20", "densenet121", "unet", "gpt"}
 
-// TestModels measures networks and compares bytes with the table; then it solves the chains that
-// were measured once, whose times are those of testdata/models, under three limits.
+// TestModels measures networks and compares bytes with the table. Then it solves the chains of
+// testdata/models, with recorded times, under three limits.
 //
-// A line of testdata/models.txt is a model, its least limit and its peak without recomputation, in
-// bytes, what the plans under the three limits take, in microseconds, and the flags of penstock
-// profile. Bytes and times may only fall. Workspaces depend on the kernels, so the kernels are those of
-// TestRuns. Where the fingerprint differs, only the times of plans are compared.
+// A line of testdata/models.txt has a model; its least limit and its peak without recomputation, in
+// bytes; the times of the plans under the three limits, in microseconds; and the flags of penstock
+// profile. Bytes and times may only fall. Workspaces depend on the kernels, so TestModels uses the
+// kernels of TestRuns. If the fingerprint differs, it compares only the times of plans.
 func TestModels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures networks")

@@ -1,6 +1,6 @@
-// Package pins_test holds what a change of structure must not change: the weights that training
-// runs end with, the plans of random and of measured chains, and the bytes that networks take.
-// scripts/pin writes the tables anew.
+// Package pins_test records results that must not change when only the code's structure changes:
+// the final weights of training runs, the plans of random and of measured chains, and the bytes of
+// networks. scripts/pin writes the tables anew.
 package pins_test
 
 import (
@@ -27,9 +27,9 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of testdata anew")
 
-// kernels fixes what libraries would choose by the processor, so that weights have the same bits on
-// every x86-64 processor with AVX2: OpenBLAS's kernels and block sizes, libtorch's vector width,
-// oneDNN's instruction set.
+// kernels fixes the choices that libraries make by the processor: OpenBLAS's kernels and block
+// sizes, libtorch's vector width, oneDNN's instruction set. So weights have the same bits on every
+// x86-64 processor with AVX2.
 var kernels = []string{
 	"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2",
 	"ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2",
@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// fingerprint hashes operators of libtorch's own on fixed numbers, with nothing of Penstock above
-// package torch: where it differs, other kernels are at work, and the bits of weights differ too.
+// fingerprint hashes the results of libtorch's operators on fixed numbers, with no Penstock code
+// above package torch. If it differs, kernels differ, and so do the bits of weights.
 func fingerprint() string {
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	defer c.Close()
@@ -86,28 +86,27 @@ func fingerprint() string {
 
 const table, laterTable = "testdata/runs.txt", "testdata/runs-2.6.txt"
 
-// slow are groups of networks that take seconds a line. A quick run leaves them out.
+// slow are the groups that take seconds a line. A quick run leaves them out.
 var slow = []string{"resnet20-autocast", "resnet50", "resnet1001"}
 
-// TestRuns trains by the command and compares the SHA-256 of the weights with the table's, and
-// within a group.
+// TestRuns trains by the command and compares the SHA-256 of the weights with the table, and within
+// a group.
 //
-// A line of testdata/runs.txt is a group, the SHA-256, and one or more command lines joined by "
-// then ", of which the last one's weights count. Lines of one group end with the same weights: they
-// differ in nothing that counts. TEXT stands for a text file, OUT for a folder of the line's own.
-// The first line is the fingerprint of the kernels that the table was made with; where it differs,
-// only groups are compared. So are runs with --autocast: kernels in bfloat16 cannot be fixed, as
-// oneDNN has none for AVX2.
+// A line of testdata/runs.txt has a group, the SHA-256, and command lines joined by " then "; the
+// weights of the last one count. All lines of a group must end with the same weights. TEXT stands
+// for a text file, OUT for a folder of the line's own. The first line is the fingerprint of the
+// table's kernels. If it differs, only lines of a group are compared, and so are runs with
+// --autocast: bfloat16 kernels cannot be fixed, as oneDNN has none for AVX2.
 //
-// testdata/runs-2.6.txt has, below a fingerprint, the groups that end with other weights with
-// libtorch 2.6, and their SHA-256. With a libtorch of version 2 these count.
+// testdata/runs-2.6.txt has a fingerprint, and then the groups with other weights and their SHA-256
+// for libtorch 2.
 func TestRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains")
 	}
 	lines := read(t, table)
 	otherwise := map[string]string{}
-	if isLater() {
+	if isTorch2() {
 		for _, line := range read(t, laterTable)[1:] {
 			group, sum, _ := strings.Cut(line, " ")
 			otherwise[group] = sum
@@ -160,42 +159,39 @@ func TestRuns(t *testing.T) {
 			}
 		})
 	}
-	if isLater() {
+	if isTorch2() {
 		write(t, laterTable, laterOut)
 	} else {
 		write(t, table, written)
 	}
 }
 
-// isLater reports whether libtorch's version is 2 or later.
-func isLater() bool { return !strings.HasPrefix(torch.Version(), "1.") }
+func isTorch2() bool { return !strings.HasPrefix(torch.Version(), "1.") }
 
-// fixedFingerprint is the fingerprint with the variables in kernels.
+// fixedFingerprint is the fingerprint under the variables in kernels.
 var fixedFingerprint = sync.OnceValues(func() ([]byte, error) {
 	self := exec.Command(os.Args[0])
 	self.Env = append(os.Environ(), append(kernels, asFingerprint+"=1")...)
 	return self.Output()
 })
 
-// fixedKernels returns the fingerprint of the kernels that the variables in kernels choose here, and
-// whether it is the fingerprint of the tables.
-func fixedKernels(t *testing.T) (mark string, known bool) {
+// fixedKernels returns fixedFingerprint, and whether it is the table's.
+func fixedKernels(t *testing.T) (found string, known bool) {
 	t.Helper()
-	found := must.Get(fixedFingerprint())(t)
-	of := table
-	if isLater() {
-		of = laterTable
+	found, path := string(must.Get(fixedFingerprint())(t)), table
+	if isTorch2() {
+		path = laterTable
 	}
-	_, made, _ := strings.Cut(read(t, of)[0], " ")
-	if made != string(found) {
-		t.Logf("kernels %s differ from those of the table, %s", found, made)
+	_, recorded, _ := strings.Cut(read(t, path)[0], " ")
+	if recorded != found {
+		t.Logf("kernels %s differ from the table's, %s", found, recorded)
 	}
-	return string(found), made == string(found)
+	return found, recorded == found
 }
 
 // build makes the command's test binary, which runs several command lines in one process, and
-// returns its path. It looks at every source file, so that "go test" knows that a cached result depends
-// on them.
+// returns its path. It stats every source file, so that "go test" knows that a cached result
+// depends on it.
 func build(t *testing.T) (binary string) {
 	t.Helper()
 	binary = filepath.Join(folder, "penstock.test")
@@ -217,7 +213,7 @@ func build(t *testing.T) (binary string) {
 
 func autocast(flags string) bool { return strings.Contains(flags, "--autocast") }
 
-// weights runs "penstock train" and returns the SHA-256 of the weights that it ends with.
+// weights runs "penstock train" and returns the SHA-256 of its final weights.
 func weights(t *testing.T, runner *proctest.Runner, flags []string) string {
 	t.Helper()
 	r := runner.Run(t, append([]string{"train", "--format", "json"}, flags...)...)

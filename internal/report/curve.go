@@ -10,11 +10,11 @@ import (
 	"penstock.example/remat"
 )
 
-// Curve is how the time of one micro-batch on a stage depends on the memory it may take, as far as
-// plans are known, and the point of the run's plan.
+// Curve is how the time of one micro-batch on a stage depends on memory: the best known plans, and the
+// run's plan.
 type Curve struct {
 	Stage  int          `json:"stage"`
-	Layers int          `json:"layers"` // of the chain
+	Layers int          `json:"layers"` // number of layers of the chain
 	Once   float64      `json:"once"`   // microseconds without recomputation
 	Best   []CurvePoint `json:"best"`   // plans that no other plan beats, by ascending bytes
 	Chosen []CurvePoint `json:"chosen"` // the run's plan, for its micro-batches after the first
@@ -26,8 +26,8 @@ type CurvePoint struct {
 	Time  float64 `json:"us"`
 }
 
-// NewCurve puts a plan's point on the curve of best plans of the chain of a stage (solver.Curve).
-// A nil plan has none.
+// NewCurve adds a plan's points to the best points of a stage's chain (solver.Curve). A nil plan
+// has none.
 func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve {
 	out := Curve{Stage: stage, Layers: len(c.Layers), Once: c.Once()}
 	for _, b := range best {
@@ -38,7 +38,7 @@ func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve
 	}
 	s := p.Stages[stage]
 	for i, m := range s.MicroBatches {
-		if i == 0 && len(s.MicroBatches) > 1 { // it makes the gradients, which are not in the chain
+		if i == 0 && len(s.MicroBatches) > 1 { // it allocates the gradients, which are not in the chain
 			continue
 		}
 		var ops []remat.Op // on the units after the prologue, numbered as in the chain
@@ -52,12 +52,12 @@ func NewCurve(stage int, c remat.Chain, best []solver.Point, p *plan.Plan) Curve
 		}
 		took, err := remat.Check(c, ops)
 		at := CurvePoint{took.Peak, took.Time}
-		if err != nil || slices.Contains(out.Chosen, at) { // of units that the chain does not have
+		if err != nil || slices.Contains(out.Chosen, at) { // an error: the chain lacks some of the units
 			continue
 		}
 		out.Chosen, out.Best = append(out.Chosen, at), append(out.Best, at)
 	}
-	// A plan may beat the points of the table, which are rounded up.
+	// A plan may beat the solver's points, whose bytes are rounded up.
 	slices.SortFunc(out.Best, func(a, b CurvePoint) int {
 		return cmp.Or(cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Time, b.Time))
 	})

@@ -7,10 +7,10 @@ import (
 	"penstock.example/internal/metrics"
 )
 
-// mostSteps is about how many steps a page has: more than a screen has points.
+// mostSteps is about how many steps a page has. A screen has fewer points.
 const mostSteps = 20000
 
-// columns is a History as the page's script gets it: an array for each step, test and validation.
+// columns is a History for the page's script: an array for each step, test and validation.
 type columns struct {
 	// step, epoch, time, loss, lr, grad norm or null, samples a second, peak bytes by device
 	Steps       [][]any `json:"steps"`
@@ -18,8 +18,8 @@ type columns struct {
 	Validations [][]any `json:"validations"`
 }
 
-// newColumns returns a history with about mostSteps steps at most: of those that are next to each other,
-// the ones with the least and with the greatest loss.
+// newColumns thins out a history to about mostSteps steps. Of adjacent steps it keeps those with
+// the least and the greatest loss.
 func newColumns(h metrics.History) columns {
 	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations)}
 	each := 1
@@ -47,10 +47,10 @@ func testRows(list []metrics.Test) [][]any {
 	return out
 }
 
-// payload is all that the page's script gets.
+// payload is the data for the page's script.
 type payload struct {
 	View    view    `json:"view"`
 	History columns `json:"history"`
 	Curves  []Curve `json:"curves"`
-	Live    string  `json:"live,omitempty"` // where further events come from
+	Live    string  `json:"live,omitempty"` // the URL of further events
 }

@@ -11,26 +11,26 @@ import (
 	"penstock.example/internal/metrics"
 )
 
-// Live serves the page of a run that goes on: at / the page so far, at /events the news, as
-// server-sent events. It is a metrics.Writer, so it is told of steps like a file. All
-// methods are safe for concurrent use, none waits for those who look, and it answers GET and HEAD only.
+// Live serves the page of a run that goes on: at / the page so far, at /events server-sent events.
+// It is a metrics.Writer and gets the steps like a file. All methods are safe for concurrent use,
+// and none waits for browsers.
 //
-// A page that another site has led a browser to by a name of its own (DNS rebinding) is refused: the
-// host that a request names must be an address, localhost, or Host.
+// The host of a request must be an IP address, localhost, or Host. So no other site can read the
+// page by DNS rebinding.
 type Live struct {
 	Host string // a name that requests may use
 
 	mu      sync.Mutex
 	run     Run
 	view    view
-	edition int // of run
+	edition int // counts SetRun
 	past    metrics.History
 	end     string        // how the run ended; "" while it goes on
-	changed chan struct{} // closed when something comes
+	changed chan struct{} // closed and replaced at each change
 	closed  bool
 }
 
-// NewLive begins with a run, and the numbers of its steps so far.
+// NewLive begins with a run and its numbers so far.
 func NewLive(run Run, past metrics.History) (*Live, error) {
 	l := &Live{past: past, changed: make(chan struct{})}
 	if err := l.SetRun(run); err != nil {
@@ -70,10 +70,10 @@ func (l *Live) Test(t metrics.Test) error {
 // Sync does nothing.
 func (l *Live) Sync() error { return nil }
 
-// End says how the run ended: "finished", "interrupted", "failed". Pages say so and wait for no more.
+// End says how the run ended: "finished", "interrupted" or "failed". Pages show it and disconnect.
 func (l *Live) End(how string) { l.change(func() { l.end = how }) }
 
-// Close ends all connections of pages. Open pages stay as they are.
+// Close ends all connections. Open pages stay as they are.
 func (l *Live) Close() error {
 	l.change(func() { l.closed = true })
 	return nil
@@ -97,11 +97,10 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	switch {
 	case !l.allowsHost(r.Host):
-		http.Error(w, "this host is not served here; use the address that penstock has printed",
-			http.StatusMisdirectedRequest)
+		http.Error(w, "unknown host; use the address that penstock printed", http.StatusMisdirectedRequest)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
-		http.Error(w, "this page can only be looked at", http.StatusMethodNotAllowed)
+		http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
 	case r.URL.Path == "/":
 		l.servePage(w)
 	case r.URL.Path == "/events":
@@ -111,7 +110,6 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// allowsHost reports whether a request's host is this machine by address or by a name that was chosen.
 func (l *Live) allowsHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -132,7 +130,7 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	w.Write(text)
 }
 
-// position is what a page has: so many steps, tests and validations, and an edition of the run.
+// position counts what a page has: steps, tests, validations, and the edition of the run.
 type position [4]int
 
 func (p position) String() string { return fmt.Sprintf("%d.%d.%d.%d", p[0], p[1], p[2], p[3]) }
@@ -141,30 +139,28 @@ func (l *Live) now() position {
 	return position{len(l.past.Steps), len(l.past.Tests), len(l.past.Validations), l.edition}
 }
 
-// A page gets news at most every pause, and a sign of life when nothing comes.
 const (
-	pause     = 200 * time.Millisecond
-	heartbeat = 15 * time.Second
+	pause     = 200 * time.Millisecond // between events for a page, at least
+	heartbeat = 15 * time.Second       // a page without events gets a comment this often
 )
 
-// serveEvents sends news to a page until either side ends. The query says how far the page is, or the
-// id of the last event when the browser connects again.
+// serveEvents sends events to a page until either side ends. The page's position is in the query
+// or, if the browser reconnects, the id of its last event.
 func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	var at position
 	from := r.Header.Get("Last-Event-ID")
 	if from == "" {
 		from = r.URL.Query().Get("after")
 	}
-	// what cannot be read is 0: all of it
-	fmt.Sscanf(from, "%d.%d.%d.%d", &at[0], &at[1], &at[2], &at[3])
+	fmt.Sscanf(from, "%d.%d.%d.%d", &at[0], &at[1], &at[2], &at[3]) // a faulty position is 0: send everything
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	for {
-		text, last, changed := l.after(&at)
+		text, last, changed := l.eventsAfter(&at)
 		if text == "" && !last {
 			text = ": still here\n\n"
 		}
-		out.SetWriteDeadline(time.Now().Add(heartbeat)) // so that nobody who stops reading is kept
+		out.SetWriteDeadline(time.Now().Add(heartbeat)) // drop a page that stops reading
 		if _, err := w.Write([]byte(text)); err != nil || out.Flush() != nil || last {
 			return
 		}
@@ -178,13 +174,14 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// after returns the events that come after a position, which it moves on. last says that no more will come.
-func (l *Live) after(at *position) (text string, last bool, changed <-chan struct{}) {
+// eventsAfter returns the events after a position, and moves the position on. last says that no
+// more will come.
+func (l *Live) eventsAfter(at *position) (text string, last bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	event := func(name string, data any) {
-		line, _ := json.Marshal(data) // numbers are finite, as metrics refuses others
+		line, _ := json.Marshal(data) // no error: metrics refuses numbers that are not finite
 		text += fmt.Sprintf("id: %v\nevent: %s\ndata: %s\n\n", *at, name, line)
 	}
 	if at[3] != now[3] {

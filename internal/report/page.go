@@ -13,14 +13,13 @@ import (
 	"penstock.example/internal/metrics"
 )
 
-// Page is the content of a page.
 type Page struct {
 	Run     Run
 	History metrics.History
 	Curves  []Curve
 }
 
-// Write writes the page. It needs no network, and no other file.
+// Write writes the page, which needs no network and no other file.
 func Write(w io.Writer, p Page) error {
 	v, err := newView(p.Run)
 	if err != nil {
@@ -37,7 +36,7 @@ func Write(w io.Writer, p Page) error {
 //go:embed page
 var files embed.FS
 
-// The page's own style and script. A policy allows them by their hashes and nothing else.
+// The page's style and script, the only ones that its policy allows, by their hashes.
 var (
 	template = file("page.html")
 	style    = file("style.css")
@@ -48,7 +47,7 @@ var (
 func file(name string) string {
 	text, err := files.ReadFile("page/" + name)
 	if err != nil {
-		panic(err) // it is a part of the program
+		panic(err) // it is embedded
 	}
 	return string(text)
 }
@@ -64,7 +63,7 @@ func hash(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// document is the page's HTML. Data are JSON in which <, > and & are escaped, so none can end its
+// document returns the page's HTML. encoding/json escapes <, > and &, so data cannot end its
 // element.
 func document(p payload) ([]byte, error) {
 	data, err := json.Marshal(p)

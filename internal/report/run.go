@@ -14,26 +14,25 @@ import (
 // FileName is the name of a run's file in its directory.
 const FileName = "run.json"
 
-// Run describes a run for its page; package metrics has its numbers. All fields but Title may be missing.
+// Run describes a run for its page; package metrics has its numbers. Only Title is required.
 type Run struct {
 	Title string `json:"title"` // "resnet20 on fashion-mnist"
 	Facts []Fact `json:"facts,omitempty"`
-	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is not known
+	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is unknown
 
 	Plan *plan.Plan `json:"-"` // of a whole step
-	// Planned is the step as it is predicted, with the bytes that devices hold. Where it is nil, Plan says
-	// what it can: times alone.
+	// Planned is the predicted step, with the bytes of devices. If it is nil, the page has Plan's
+	// times alone.
 	Planned *schedule.Timeline `json:"-"`
 	Limits  []int64            `json:"limits,omitempty"` // bytes, by device of Plan; 0 is no limit
-	Others  []Other            `json:"others,omitempty"` // what else could have been done
-	// in order, as the stages of Plan have them, without a loss
-	Layers []Layer `json:"layers,omitempty"`
-	Chains []Chain `json:"costs,omitempty"`
+	Others  []Other            `json:"others,omitempty"` // the schedules of the search
+	Layers  []Layer            `json:"layers,omitempty"` // of the model, in order
+	Chains  []Chain            `json:"costs,omitempty"`
 
-	Step int64              `json:"step,omitempty"` // the one that Ran is of
+	Step int64              `json:"step,omitempty"` // the step that Ran recorded
 	Ran  *schedule.Timeline `json:"-"`              // its workers are the devices of Plan
 
-	Ended *Ended `json:"ended,omitempty"` // nil is not known: the run goes on, or was killed
+	Ended *Ended `json:"ended,omitempty"` // nil if the run goes on, or was killed
 }
 
 // Ended is how a run ended.
@@ -43,23 +42,23 @@ type Ended struct {
 	Time float64 `json:"time"`          // in seconds since 1970 UTC (metrics.Seconds)
 }
 
-// Other is a schedule that was planned for as well.
+// Other is a schedule of the search for a plan, the chosen one included.
 type Other struct {
 	Schedule     string  `json:"schedule"`
 	MicroBatches int     `json:"micro_batches,omitempty"`
 	Step         float64 `json:"step,omitempty"`  // seconds; 0 if it has no plan
-	Bound        float64 `json:"bound,omitempty"` // seconds; no plan of the schedule takes less
-	Peak         int64   `json:"peak,omitempty"`  // bytes, the greatest of a device
-	Lost         string  `json:"lost,omitempty"`  // why it is not the plan; "" for the one that is
+	Bound        float64 `json:"bound,omitempty"` // seconds; a lower bound for the schedule
+	Peak         int64   `json:"peak,omitempty"`  // bytes, the greatest of all devices
+	Lost         string  `json:"lost,omitempty"`  // why it was rejected; "" for the plan
 }
 
-// Fact is something about the run in words, such as {"libtorch", "1.13.1"}.
+// Fact is a property of the run, such as {"libtorch", "1.13.1"}.
 type Fact struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Layer is a layer of the model. Times and Saved are of one micro-batch, and 0 if they were not measured.
+// Layer is a layer of the model. Times and Saved are for one micro-batch; 0 is not measured.
 type Layer struct {
 	Name       string  `json:"name"`
 	Type       string  `json:"type"`
@@ -67,8 +66,8 @@ type Layer struct {
 	Forward    float64 `json:"forward"`    // seconds
 	Backward   float64 `json:"backward"`   // seconds
 	Saved      int64   `json:"saved"`      // bytes held from forward to backward
-	// Of is the number of layers, this one and those after it, that times and Saved are of: layers
-	// that were measured together. 0 is 1.
+	// Of is how many layers, from this one on, were measured together. Times and Saved are for all of
+	// them. 0 is 1.
 	Of int `json:"of,omitempty"`
 }
 
@@ -78,7 +77,7 @@ type Chain struct {
 	remat.Chain
 }
 
-// runFile is the form of a Run in a file.
+// runFile is a Run in a file.
 type runFile struct {
 	Version int `json:"version"`
 	*plainRun
@@ -92,10 +91,10 @@ type plainRun Run
 
 const (
 	version     = 1
-	mostWorkers = 1 << 16 // of a timeline, as a page draws them all
+	mostWorkers = 1 << 16 // the page draws all workers of a timeline
 )
 
-// WriteFile writes a run to a file, as a whole or not at all.
+// WriteFile writes a run to a file, whole or not at all.
 func (r Run) WriteFile(path string) error {
 	err := disk.Write(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
 	if err != nil {
@@ -104,7 +103,6 @@ func (r Run) WriteFile(path string) error {
 	return nil
 }
 
-// MarshalJSON writes the form that a run has in files.
 func (r Run) MarshalJSON() ([]byte, error) {
 	f := runFile{Version: version, plainRun: (*plainRun)(&r), Planned: (*timeline)(r.Planned),
 		Ran: (*timeline)(r.Ran)}
@@ -127,7 +125,6 @@ func ReadFile(path string) (Run, error) {
 	return r, err
 }
 
-// UnmarshalJSON reads what [Run.MarshalJSON] has written. It is safe on text from anywhere.
 func (r *Run) UnmarshalJSON(text []byte) error {
 	f := runFile{plainRun: &plainRun{}}
 	if err := json.Unmarshal(text, &f); err != nil {
@@ -164,11 +161,10 @@ func (r *Run) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// timeline is a timeline with a short form in JSON: an event is [worker, action, start, end, live],
-// its times in nanoseconds.
+// timeline has a short form in JSON: an event is [worker, action, start, end, live], with times in
+// nanoseconds.
 type timeline schedule.Timeline
 
-// MarshalJSON writes the short form.
 func (t timeline) MarshalJSON() ([]byte, error) {
 	events := [][]any{}
 	for _, e := range t.Events {
@@ -178,7 +174,6 @@ func (t timeline) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"workers": t.Workers, "events": events})
 }
 
-// UnmarshalJSON reads the short form.
 func (t *timeline) UnmarshalJSON(text []byte) error {
 	var f struct {
 		Workers int               `json:"workers"`

@@ -10,43 +10,40 @@ import (
 	"penstock.example/schedule"
 )
 
-// view is a Run for the page's script, with everything computed.
+// view is a Run with everything computed for the page's script.
 type view struct {
 	*plainRun
 	Devices []deviceView `json:"devices"`
 	Planned *timeline    `json:"planned"`
-	Times   string       `json:"times"` // of Planned: "predicted", "median" of Ran, or "unit", all the same
+	Times   string       `json:"times"` // of Planned: "predicted", "median" of Ran, or "unit": all equal
 	Ran     *timeline    `json:"ran"`
 	Layers  []layerView  `json:"layers"`
-	Chains  []Chain      `json:"costs,omitempty"` // none: the page has their curves
+	Chains  []Chain      `json:"costs,omitempty"` // always nil: hides Run.Chains, as the page has Curves
 }
 
-// deviceView is a device and its worker.
 type deviceView struct {
 	Name        string  `json:"name"`
 	Stages      []int   `json:"stages"`
 	Limit       int64   `json:"limit"`      // bytes; 0 is none
-	Predicted   int64   `json:"predicted"`  // the most bytes; 0 is not known
-	Peak        int64   `json:"peak"`       // the most bytes after an action of the step that was recorded
-	PlannedIdle float64 `json:"idle"`       // share of the planned step
-	RanIdle     float64 `json:"ran_idle"`   // share of the recorded one
-	Recomputed  int     `json:"recomputed"` // forwards that are run again in a step
+	Predicted   int64   `json:"predicted"`  // peak, in bytes; 0 is unknown
+	Peak        int64   `json:"peak"`       // of the recorded step, in bytes, after an action
+	PlannedIdle float64 `json:"idle"`       // idle share of the planned step
+	RanIdle     float64 `json:"ran_idle"`   // idle share of the recorded step
+	Recomputed  int     `json:"recomputed"` // number of recomputed forwards in a step
 }
 
 // layerView is a Layer and its place in the plan.
 type layerView struct {
 	Layer
-	Stage  int    `json:"stage"`
-	Device string `json:"device"`
-	Policy string `json:"policy"`
-	// Again is in how many of MicroBatches the layer is computed again, Runs how often it runs in all.
-	Again        int  `json:"again"`
-	MicroBatches int  `json:"micro_batches"`
-	Runs         int  `json:"runs"`
-	Frozen       bool `json:"frozen"` // nothing has to go back through the layer
+	Stage        int    `json:"stage"`
+	Device       string `json:"device"`
+	Policy       string `json:"policy"`
+	Again        int    `json:"again"` // number of MicroBatches for which the layer is recomputed
+	MicroBatches int    `json:"micro_batches"`
+	Runs         int    `json:"runs"`   // number of forwards in a step
+	Frozen       bool   `json:"frozen"` // in the prologue, without a backward
 }
 
-// newView computes the content of the page.
 func newView(r Run) (v view, err error) {
 	v = view{plainRun: (*plainRun)(&r), Ran: (*timeline)(r.Ran)}
 	for _, l := range r.Layers {
@@ -86,8 +83,8 @@ func newView(r Run) (v view, err error) {
 	return v, nil
 }
 
-// plannedTimeline is the predicted step. Without predictions an action takes the median time of such
-// actions of its stage in the step that was recorded.
+// plannedTimeline returns the predicted step. Without predictions an action takes the median time
+// of the recorded step's actions of its kind and stage.
 func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 	p, ran := r.Plan, r.Ran
 	if r.Planned != nil {
@@ -102,9 +99,9 @@ func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 	}
 	took := map[schedule.Action][]time.Duration{} // by kind and stage
 	for _, e := range ran.Events {
-		of := schedule.Action{Kind: e.Action.Kind, Stage: e.Action.Stage}
-		if !of.Kind.Transfer() {
-			took[of] = append(took[of], e.End-e.Start)
+		key := schedule.Action{Kind: e.Action.Kind, Stage: e.Action.Stage}
+		if !key.Kind.Transfer() {
+			took[key] = append(took[key], e.End-e.Start)
 		}
 	}
 	t, err = schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
@@ -118,7 +115,7 @@ func plannedTimeline(r Run) (t schedule.Timeline, times string, err error) {
 	return t, "median", err
 }
 
-// placeLayers says of each layer where it is and how often it runs.
+// placeLayers sets each layer's stage, device, policy and number of runs.
 func (v *view) placeLayers(p *plan.Plan) {
 	next := 0
 	for i, s := range p.Stages {
@@ -126,7 +123,7 @@ func (v *view) placeLayers(p *plan.Plan) {
 		if units == nil {
 			units = []int{s.Layers}
 		}
-		end := next + s.Layers // a loss that ends the last unit is no layer of the model
+		end := next + s.Layers // a loss in the last unit is no layer of the model
 		for unit, n := range units {
 			again, runs := 0, 0
 			for _, m := range s.MicroBatches {
@@ -145,7 +142,7 @@ func (v *view) placeLayers(p *plan.Plan) {
 	}
 }
 
-// forwards is how often operations run a unit forward.
+// forwards counts the operations that run a unit forward.
 func forwards(ops []remat.Op, unit int) (n int) {
 	for _, op := range ops {
 		if op.Layer == unit && op.Kind != remat.Backward && op.Kind != remat.LossStep {

@@ -1,7 +1,7 @@
-// Package trace writes a [schedule.Timeline], simulated or recorded, as a Chrome trace-event file,
-// which https://ui.perfetto.dev and chrome://tracing open: a row per worker, a slice per action,
-// arrows that follow values between stages, and a curve of the bytes live on each device where
-// the timeline has them.
+// Package trace writes a [schedule.Timeline] as a Chrome trace-event file, which
+// https://ui.perfetto.dev and chrome://tracing open: a row per worker, a slice per action, arrows
+// that follow values between stages, and a curve of each device's live bytes if the timeline has
+// them.
 //
 // The format is described in "Trace Event Format" (Google, 2016).
 package trace
@@ -19,15 +19,15 @@ import (
 	"penstock.example/schedule"
 )
 
-// WriteFile writes the timeline to a file, as [Write] does. With an error, an older file stays as it
-// was. The folder must exist.
+// WriteFile calls [Write] for a file in an existing folder. With an error an older file stays as it
+// was.
 func WriteFile(path string, t schedule.Timeline, workers []string) error {
 	return disk.Write(path, func(w io.Writer) error { return Write(w, t, workers) })
 }
 
-// Write writes the timeline as JSON, one trace event per line. workers names the rows, as in "worker 0 ·
-// cpu:0". It returns an error for a timeline that is not valid, for a time before zero, for names that
-// are not one per worker, and the first error of w.
+// Write writes the timeline as JSON, one trace event per line. workers names the rows, as in
+// "worker 0 · cpu:0", one name per worker. It fails if the timeline is not valid or has a time
+// before zero.
 func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 	if err := t.Validate(); err != nil {
 		return fmt.Errorf("trace: %w", err)
@@ -35,18 +35,18 @@ func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 	if len(workers) != t.Workers {
 		return fmt.Errorf("trace: %d names for %d workers; want one for each", len(workers), t.Workers)
 	}
-	records := names(pid, "penstock", workers)
+	records := metadata(pid, "penstock", workers)
 	reduces := func(e schedule.Event) bool { return e.Action.Kind == schedule.Reduce }
 	if slices.ContainsFunc(t.Events, reduces) {
-		records = append(records, names(pidReductions, "penstock, gradient reductions", workers)...)
+		records = append(records, metadata(pidReductions, "penstock, gradient reductions", workers)...)
 	}
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
-	// An event is followed by its ends of arrows: a viewer binds an arrow to the last slice that it has
-	// read before.
+	// An event is followed by its ends of arrows: a viewer binds an arrow to the last slice it has
+	// read.
 	arrows := flows(events)
 	for i, e := range events {
-		records = append(append(records, complete(e)), arrows[i]...)
+		records = append(append(records, slice(e)), arrows[i]...)
 	}
 	for _, e := range events {
 		if e.Live != 0 { // a curve for each worker
@@ -55,7 +55,7 @@ func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 		}
 	}
 	out := bufio.NewWriter(w)
-	encoder := json.NewEncoder(out) // it ends each record with a line
+	encoder := json.NewEncoder(out) // ends each record with a newline
 	encoder.SetEscapeHTML(false)    // 0>1F2 stays legible
 	fmt.Fprintln(out, `{"displayTimeUnit":"ms","traceEvents":[`)
 	for i, r := range records {
@@ -70,10 +70,10 @@ func Write(w io.Writer, t schedule.Timeline, workers []string) error {
 	return out.Flush()
 }
 
-// record is one trace event of any type. Fields that a type does not have are absent.
+// record is one trace event of any type.
 type record struct {
-	// Phase is M for metadata, X for a slice, C for a counter, and of an arrow s where it starts, t
-	// where it passes and f where it ends.
+	// Phase is M for metadata, X for a slice, C for a counter, and s, t or f for an arrow's start,
+	// middle or end.
 	Phase string  `json:"ph"`
 	Pid   int     `json:"pid"`
 	Tid   int     `json:"tid,omitempty"`
@@ -86,9 +86,9 @@ type record struct {
 	Args  *args   `json:"args,omitempty"`
 }
 
-// pid is the process of the workers, which are its threads. Reductions have one of their own with
-// the same threads, as they go on beside what their worker does, and slices of a thread must not
-// overlap. Perfetto takes a thread 0 for the kernel's idle thread, so worker 0 is thread 1.
+// pid is the process whose threads are the workers. Reductions have a second process with the same
+// threads: they run beside their worker's actions, and slices of one thread must not overlap.
+// Perfetto takes thread 0 for the kernel's idle thread, so worker 0 is thread 1.
 const (
 	pid           = 1
 	pidReductions = 2
@@ -96,7 +96,6 @@ const (
 
 func tid(worker int) int { return worker + 1 }
 
-// args holds the arguments of all types of records.
 type args struct {
 	Name       string `json:"name,omitempty"`
 	SortIndex  *int   `json:"sort_index,omitempty"`
@@ -107,7 +106,7 @@ type args struct {
 	Bytes      *int64 `json:"bytes,omitempty"`
 }
 
-// micros is a time that JSON shows in microseconds, with three decimals for the nanoseconds.
+// micros is a time that JSON shows in microseconds with three decimals.
 type micros time.Duration
 
 func (m micros) MarshalJSON() ([]byte, error) {
@@ -117,8 +116,8 @@ func (m micros) MarshalJSON() ([]byte, error) {
 	return fmt.Appendf(nil, "%d.%03d", m/1000, m%1000), nil
 }
 
-// names returns the metadata of a process: its name, and the names and the order of its workers.
-func names(pid int, process string, workers []string) []record {
+// metadata returns the name of a process, and the names and the order of its workers.
+func metadata(pid int, process string, workers []string) []record {
 	out := []record{{Phase: "M", Pid: pid, Name: "process_name", Args: &args{Name: process}}}
 	for w, name := range workers {
 		out = append(out,
@@ -128,8 +127,8 @@ func names(pid int, process string, workers []string) []record {
 	return out
 }
 
-// complete returns the slice of an event. Viewers filter and colour by its category.
-func complete(e schedule.Event) record {
+// slice returns the slice of an event. Viewers filter and colour by its category.
+func slice(e schedule.Event) record {
 	a := e.Action
 	r := record{Phase: "X", Pid: pid, Tid: tid(e.Worker), Ts: new(micros(e.Start)),
 		Dur: new(micros(e.End - e.Start)), Name: a.Words(), Cat: a.Kind.String(),
@@ -137,7 +136,7 @@ func complete(e schedule.Event) record {
 	switch {
 	case a.Kind.Transfer():
 		r.Cat = "transfer"
-	case a.Kind == schedule.Reduce: // of all micro-batches
+	case a.Kind == schedule.Reduce: // it is for all micro-batches
 		r.Pid, r.Args.MicroBatch = pidReductions, nil
 	}
 	return r
