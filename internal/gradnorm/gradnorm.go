@@ -115,11 +115,10 @@ func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
 	}
 	c.NoGrad(func() {
 		for _, p := range params {
-			mark := c.Mark()
 			if g := c.GradOf(p.Tensor()); g != nil {
 				c.MulScalar_(g, factor)
+				g.Free()
 			}
-			c.Release(mark)
 		}
 	})
 }
