@@ -12,16 +12,16 @@ import (
 type genotype struct {
 	reduces bool // operations on the first two states halve their size
 	nodes   [5][2]edge
-	output  []int // states, concatenated
+	output  []int // indices of the states to concatenate
 }
 
-// edge is an operation on a state. A node adds two.
+// edge is an operation on a state. A node is the sum of two edges.
 type edge struct {
 	state     int
 	operation func(channels, stride int64) nn.Layer
 }
 
-// The cells of AmoebaNet-D. See amoebaNets for what differs from the paper's.
+// The cells of AmoebaNet-D. See amoebaNets for differences from the paper.
 var (
 	normalCell = genotype{
 		nodes: [5][2]edge{
@@ -55,8 +55,8 @@ type cell struct {
 	operations   []nn.Layer
 }
 
-// newCell makes a cell for states with before and last channels. halved says that the last state is
-// half as large as the one before.
+// newCell makes a cell for states with before and last channels. With halved the last state has
+// half the height and width of the state before.
 func newCell(design genotype, before, last, channels int64, halved bool) *cell {
 	l := &cell{genotype: design, last: convChain(last, channels, 1, nn.Square(1)), before: same(0, 1)}
 	switch {
@@ -81,7 +81,7 @@ func newCell(design genotype, before, last, channels int64, halved bool) *cell {
 	return l
 }
 
-// forward gives the next state and, as it is, the last.
+// forward returns the next state and the unchanged last state.
 func (l *cell) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	last, before := xs[0], xs[len(xs)-1]
 	mark := c.Mark()

@@ -7,13 +7,12 @@ import (
 	"penstock.example/torch"
 )
 
-// amoebaNets has the AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier
-// Architecture Search") with which pipelines are compared: that of GPipe (Huang et al. 2019, table
-// 1) as torchgpipe's benchmarks have it, whose two numbers are called L and D. It has the
-// parameters of GPipe's table, and differs from the paper in three things that were kept, so that
-// numbers compare: a normal cell gives states 0, 3, 4 and 6 (as the authors' own code does; the
-// paper has 4, 5 and 6), what the paper calls max_pool_3x3 is an average, and a ReLU comes before
-// the first convolution.
+// amoebaNets has AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier
+// Architecture Search") as GPipe (Huang et al. 2019, table 1) and torchgpipe's benchmarks measure
+// it, with their sizes L and D and as many parameters as GPipe's table. So that numbers compare, it
+// shares three differences from the paper with torchgpipe: a normal cell outputs states 0, 3, 4 and
+// 6 (as in the authors' code; the paper has 4, 5 and 6), max_pool_3x3 is an average, and a ReLU
+// comes before the first convolution.
 var amoebaNets = []model{amoebaNet()}
 
 func amoebaNet() model {
@@ -24,10 +23,9 @@ func amoebaNet() model {
 	return m
 }
 
-// amoebaNetD is a stem of a convolution and two reduction cells, then three times L/3 normal cells
-// with a reduction cell between, then the classifier: L + 6 layers. Layers after the first give
-// tuples: the new state and the one before. Images must be multiples of 32 pixels high and wide:
-// each reduction halves them.
+// amoebaNetD is a stem of a convolution and two reduction cells, then three groups of L/3 normal
+// cells with a reduction cell between groups, then the classifier: L + 6 layers. Cells return
+// tuples of the new state and the last.
 func amoebaNetD(o Options) (*nn.Sequential, error) {
 	if o.Depth%3 != 0 {
 		return nil, refuse("amoebanetd", "Depth", o.Depth,
@@ -68,7 +66,6 @@ func amoebaNetD(o Options) (*nn.Sequential, error) {
 			add(fmt.Sprintf("cell%d_normal%d", group, i+1), normalCell)
 		}
 	}
-	// the average of the newest state
 	head := new(unit).average("pool", last, int64(o.Classes))
 	return s.Add("classify", nn.Tuple(head, func(c *nn.Ctx, states []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{head.Forward(c, states[0])}

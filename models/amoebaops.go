@@ -31,9 +31,9 @@ func conv1x7x1(channels, stride int64) nn.Layer {
 	return convChain(channels, channels, stride, nn.Square(1), nn.Pair{1, 7}, nn.Pair{7, 1}, nn.Square(1))
 }
 
-// convChain is ReLU, convolution and BatchNorm for each size, with a quarter of the channels between
-// them. A single convolution has the stride, of several those that are not 1x1. A state has several
-// readers, so the first ReLU makes a new tensor; those after a BatchNorm work in place.
+// convChain is ReLU, convolution and BatchNorm for each size, with out/4 channels between them. The
+// stride is on a single convolution, or on those of several that are not 1x1. The first ReLU makes
+// a new tensor, as other nodes read the state too; later ones work in place.
 func convChain(in, out, stride int64, sizes ...nn.Pair) nn.Layer {
 	var layers []nn.Layer
 	for i, size := range sizes {
@@ -55,8 +55,8 @@ func convChain(in, out, stride int64, sizes ...nn.Pair) nn.Layer {
 	return nn.NewSequential(layers...)
 }
 
-// factorizedReduce halves a state without losing every other pixel: half of the channels are a
-// convolution of the pixels with even coordinates, the others of those with odd ones.
+// factorizedReduce halves the size of a state. Half of the channels are a convolution of the pixels
+// with even coordinates, the other half of the pixels with odd coordinates.
 type factorizedReduce struct {
 	nn.Base
 	relu, even, odd, norm nn.Layer

@@ -5,12 +5,10 @@ import (
 	"penstock.example/torch"
 )
 
-// Auxiliary classifiers read an activation inside the network and are trained with its own
-// classifier (Szegedy et al. 2015, "Going Deeper with Convolutions", section 5). One hands its
-// logits on as a skip connection to the network's last layer, so that nothing between them is
-// concerned, and a pipe sends them straight to its last stage.
-
-// auxiliary is an auxiliary classifier: it gives its input.
+// auxiliary is an auxiliary classifier, which reads an activation inside the network and is trained
+// with the network's own classifier (Szegedy et al. 2015, "Going Deeper with Convolutions", section
+// 5). It returns its input, and hands its logits to the network's last layer as a skip connection,
+// which a pipe sends straight to its last stage.
 type auxiliary struct {
 	unit
 	skip string
@@ -22,7 +20,7 @@ func newAuxiliary(skip string) *auxiliary {
 	return a
 }
 
-// Forward returns x. In evaluation the classifier does nothing.
+// Forward computes logits in training only.
 func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	var logits *torch.Tensor
@@ -34,7 +32,6 @@ func (a *auxiliary) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-// inceptionAuxiliary is Inception v3's auxiliary classifier.
 func inceptionAuxiliary(in, classes int64) *auxiliary {
 	a := newAuxiliary("AuxLogits")
 	a.add("pool", nn.NewAvgPool2d(nn.Square(5), nn.PoolConfig{Stride: nn.Square(3)})).
@@ -44,7 +41,6 @@ func inceptionAuxiliary(in, classes int64) *auxiliary {
 	return a
 }
 
-// googleAuxiliary is one of GoogLeNet's.
 func googleAuxiliary(in, classes int64, skip string, noDropout bool) *auxiliary {
 	const channels, side, hidden = 128, 4, 1024
 	a := newAuxiliary(skip)
@@ -60,8 +56,8 @@ func googleAuxiliary(in, classes int64, skip string, noDropout bool) *auxiliary 
 	return a
 }
 
-// outputs makes the network's tuple: its own logits, and in training the logits of its
-// auxiliary classifiers.
+// outputs makes the network's tuple: its own logits, then in training the logits [N, classes] of
+// each auxiliary classifier.
 type outputs struct {
 	nn.Base
 	auxiliaries []string
@@ -73,7 +69,6 @@ func newOutputs(auxiliaries ...string) nn.Layer {
 	return nn.Tuple(l, l.forward)
 }
 
-// forward appends the auxiliary classifiers' logits, [N, classes] each.
 func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	ys := []*torch.Tensor{xs[0]}
 	for _, name := range l.auxiliaries {
@@ -84,9 +79,9 @@ func (l *outputs) forward(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux): the loss of the
-// network's own logits plus weight times each classifier's, against one target. In evaluation there
-// are no classifiers. GoogLeNet's authors weigh by 0.3.
+// NewAuxiliaryLoss is a loss for networks with auxiliary classifiers (Options.Aux). It adds to the
+// loss of the network's own logits, in training, weight times the loss of each auxiliary
+// classifier, for the same target. GoogLeNet's authors use a weight of 0.3.
 func NewAuxiliaryLoss(loss nn.Loss, weight float64) nn.Loss {
 	return nn.TupleLoss(loss, func(c *nn.Ctx, logits, targets []*torch.Tensor) *torch.Tensor {
 		mark := c.Mark()

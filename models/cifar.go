@@ -8,8 +8,8 @@ import (
 )
 
 // cifarResNets are the residual networks for small images (He et al. 2015, "Deep Residual
-// Learning", section 4.2) of 6n + 2 layers with weights. Where the shape changes the shortcut is a
-// projection (the paper's option B, where it used A: 2752 parameters more).
+// Learning", section 4.2) of 6n + 2 layers with weights. A shortcut that changes the shape is a
+// projection (option B; the paper used option A, which has 2752 parameters fewer).
 var cifarResNets = []model{cifarResNet(3), cifarResNet(5), cifarResNet(7), cifarResNet(9)}
 
 func cifarResNet(n int) model {
@@ -25,8 +25,8 @@ func cifarResNet(n int) model {
 	}
 }
 
-// buildCIFARResNet makes 3n + 2 layers: stem, layer1.0 to layer3.(n-1), head. Stem and head are one
-// layer each, so that a balance counts blocks.
+// buildCIFARResNet makes 3n + 2 layers: stem, layer1.0 to layer3.(n-1), head. Stem, head and each
+// block are one layer, so that a balance counts blocks.
 func buildCIFARResNet(n int, o Options) *nn.Sequential {
 	width := int64(o.Width)
 	stem := new(unit).

@@ -27,8 +27,8 @@ func denseNet(name string, growth int, blocks ...int) model {
 	return m
 }
 
-// buildDenseNet is features.conv0, norm0, relu0 and pool0, dense layers, between blocks of them
-// norm, relu, conv and pool, at last features.norm5, relu, avgpool, flatten, classifier.
+// buildDenseNet is features.conv0, norm0, relu0 and pool0, blocks of dense layers with transitions
+// (norm, relu, conv, pool) between them, then features.norm5, relu, avgpool, flatten, classifier.
 func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 	growth := int64(o.Width)
 	channels := 2 * growth
@@ -64,8 +64,8 @@ func buildDenseNet(blocks []int, o Options) *nn.Sequential {
 		Add("classifier", nn.NewLinear(channels, int64(o.Classes))))
 }
 
-// denseInit starts convolutions as He et al. 2015 ("Delving Deep into Rectifiers", eq. 10, counted
-// over inputs), and the classifier's bias at zero, as torchvision does.
+// denseInit sets torchvision's initialisers: He et al. 2015 ("Delving Deep into Rectifiers", eq.
+// 10, by fan-in) for convolutions, zero for the classifier's bias.
 func denseInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		switch shape := p.Shape(); {
@@ -78,13 +78,12 @@ func denseInit(s *nn.Sequential) *nn.Sequential {
 	return s
 }
 
-// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All that a block has made
-// so far goes from layer to layer as one tensor, so that a partition may cut between any two: the
-// first norm of each layer needs it in one piece for its gradient anyway.
+// denseLayer appends channels: [N, in, H, W] to [N, in + growth, H, W]. All channels of a block so
+// far pass from layer to layer as one tensor, so that a partition may cut between any two. This
+// costs no memory, as the first norm of each layer saves them as one tensor anyway.
 type denseLayer struct{ unit }
 
-// newDenseLayer is norm1, relu1, conv1 (1x1, to four times the growth), norm2, relu2, conv2 (3x3),
-// and drop with a probability.
+// newDenseLayer is norm1, relu1, conv1 (1x1), norm2, relu2, conv2 (3x3), and with dropout drop.
 func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	l, middle := &denseLayer{}, 4*growth
 	l.add("norm1", norm(in)).
@@ -99,7 +98,6 @@ func newDenseLayer(in, growth int64, dropout float64) *denseLayer {
 	return l
 }
 
-// Forward is aten::cat of x and the layers' output.
 func (l *denseLayer) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Cat([]*torch.Tensor{x, c.Run(x, l.layers...)}, 1)

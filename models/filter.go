@@ -4,13 +4,13 @@ import "penstock.example/nn"
 
 // filter is a convolution without a bias, a norm and a ReLU: torchvision's BasicConv2d.
 type filter struct {
-	name     string // a dot in it is for torchvision's names
+	name     string // may contain a dot, as torchvision's names do
 	out      int64
 	size     nn.Pair
 	stride   int64    // 0 is 1
 	unpadded bool     // else padded so that stride 1 keeps the size of the image
-	beside   bool     // reads the output of the path before, as its neighbours do
-	pool     nn.Layer // in place of the filter; nil is none
+	beside   bool     // at the end of a branch, parallel to others
+	pool     nn.Layer // replaces the filter; nil is none
 }
 
 // conv is a filter of stride 1 that keeps the size.
@@ -18,12 +18,12 @@ func conv(name string, out, height, width int64) filter {
 	return filter{name: name, out: out, size: nn.Pair{height, width}}
 }
 
-// unpadded is a filter of 3x3 that takes a pixel off each edge.
+// unpadded is a filter of 3x3 that removes a pixel at each edge.
 func unpadded(name string, out int64) filter {
 	return filter{name: name, out: out, size: nn.Square(3), unpadded: true}
 }
 
-// halve is a filter of 3x3 that halves the size, and ignores an incomplete window.
+// halve is a filter of 3x3 that halves the size and ignores an incomplete window.
 func halve(name string, out int64) filter {
 	return filter{name: name, out: out, size: nn.Square(3), stride: 2, unpadded: true}
 }
@@ -38,7 +38,7 @@ func (f filter) conv(in int64) nn.Layer {
 
 func (f filter) norm() nn.Layer { return nn.NewBatchNorm2d(f.out, nn.BatchNormConfig{Eps: 0.001}) }
 
-// unit is the filter as one layer, with its ReLU or without.
+// unit is the filter as one layer.
 func (f filter) unit(in int64, relu bool) *unit {
 	u := new(unit).add("conv", f.conv(in)).add("bn", f.norm())
 	if relu {
@@ -47,20 +47,20 @@ func (f filter) unit(in int64, relu bool) *unit {
 	return u
 }
 
-// open is the filter as three layers, for a partition to cut between.
-func (f filter) open(in int64) *nn.Sequential {
+// sequential is the filter as three layers.
+func (f filter) sequential(in int64) *nn.Sequential {
 	return nn.NewSequential().Add("conv", f.conv(in)).Add("bn", f.norm()).Add("relu", nn.NewReLUInPlace())
 }
 
-// inceptionNet is a network that grows by filters, blocks and other layers.
+// inceptionNet is a network under construction.
 type inceptionNet struct {
 	*nn.Sequential
-	channels int64 // so far
+	channels int64 // of the last layer
 }
 
 func (s *inceptionNet) filters(filters ...filter) {
 	for _, f := range filters {
-		s.Add(f.name, f.open(s.channels))
+		s.Add(f.name, f.sequential(s.channels))
 		s.channels = f.out
 	}
 }

@@ -3,7 +3,8 @@ package models
 import "penstock.example/nn"
 
 // googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
-// torchvision's names and parameters: norms after the convolutions, and 3x3 where the paper has 5x5.
+// torchvision's names and parameters: norms follow the convolutions, and 3x3 replaces the paper's
+// 5x5.
 var googleNets = []model{googleNetModel()}
 
 func googleNetModel() model {
@@ -50,7 +51,7 @@ func googleNet(o Options) (*nn.Sequential, error) {
 	return inceptionInit(s.Sequential, 0.01), nil
 }
 
-// inception is a line of the paper's table: the channels of its columns from #1x1 to pool proj.
+// inception makes a block of the paper's table from the channels in its columns, #1x1 to pool proj.
 func inception(c1, reduce3, c3, reduce5, c5, projected int64) [][]filter {
 	return [][]filter{
 		{conv("branch1", c1, 1, 1)},

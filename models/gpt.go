@@ -26,8 +26,7 @@ func gpt(o Options) (*nn.Sequential, error) {
 	width, classes := int64(o.Width), int64(o.Classes)
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
-		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads),
-			o.Dropout))
+		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads), o.Dropout))
 	}
 	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
@@ -38,9 +37,9 @@ func gpt(o Options) (*nn.Sequential, error) {
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
 }
 
-// gptInit starts weights as OpenAI's code does: normal with standard deviation 0.02, biases at
-// zero. The deviation is divided by the square root of the number of residual paths for weights that end
-// such a path; ends are the ends of their names.
+// gptInit sets the initialisers of OpenAI's code: zero for biases, normal with standard deviation
+// 0.02 for weights. For the last weights of residual paths, whose names end in one of ends, the
+// deviation is divided by the square root of the number of paths.
 func gptInit(s *nn.Sequential, depth int, ends ...string) *nn.Sequential {
 	const std = 0.02
 	for _, p := range nn.Params(s) {

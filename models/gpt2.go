@@ -7,8 +7,8 @@ import (
 	"penstock.example/nn"
 )
 
-// gpt2s are the four sizes of GPT-2 (Radford et al. 2019, table 2), with the names and layouts of
-// parameters that Hugging Face's GPT2Model has, so that its weights fit.
+// gpt2s are the four sizes of GPT-2 (Radford et al. 2019, table 2), with the parameters' names and
+// layouts in Hugging Face's GPT2Model, so that its weights fit.
 var gpt2s = []model{
 	gpt2("gpt2", 12, 768, 12), gpt2("gpt2-medium", 24, 1024, 16),
 	gpt2("gpt2-large", 36, 1280, 20), gpt2("gpt2-xl", 48, 1600, 25),
@@ -29,8 +29,7 @@ func gpt2(name string, depth, width, heads int) model {
 	}
 }
 
-// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f, lm_head, as a chain of layers that a balance
-// may cut anywhere.
+// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f, lm_head. A balance may cut inside blocks.
 func buildGPT2(o Options) *nn.Sequential {
 	width := int64(o.Width)
 	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
@@ -48,8 +47,8 @@ func buildGPT2(o Options) *nn.Sequential {
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 
-// gpt2Block is nn.NewTransformerBlock under other names, with weights [in, out] and dropout of the
-// attention's weights as well.
+// gpt2Block is nn.NewTransformerBlock under other names, with weights [in, out] and with dropout
+// also of the attention's weights.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
 	for _, l := range nn.NewDotProductAttention(width, heads, true) {

@@ -49,8 +49,8 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 	return inceptionInit(s.Sequential, 0.1), nil
 }
 
-// The blocks, as torchvision names them: A to 35x35 pixels at the default size, C to 17x17 and E to
-// 8x8, each side by side with a pool; B and D lead from one size to the next.
+// The blocks have torchvision's names. At the default size A works on 35x35 pixels, C on 17x17 and
+// E on 8x8; B and D reduce the size.
 
 func inceptionA(projected int64) [][]filter {
 	return [][]filter{
@@ -58,7 +58,7 @@ func inceptionA(projected int64) [][]filter {
 		{conv("branch5x5_1", 48, 1, 1), conv("branch5x5_2", 64, 5, 5)},
 		{conv("branch3x3dbl_1", 64, 1, 1), conv("branch3x3dbl_2", 96, 3, 3),
 			conv("branch3x3dbl_3", 96, 3, 3)},
-		{pool(surroundings()), conv("branch_pool", projected, 1, 1)},
+		{pool(smoothingPool()), conv("branch_pool", projected, 1, 1)},
 	}
 }
 
@@ -78,7 +78,7 @@ func inceptionC(middle int64) [][]filter {
 		{conv("branch7x7dbl_1", middle, 1, 1), conv("branch7x7dbl_2", middle, 7, 1),
 			conv("branch7x7dbl_3", middle, 1, 7), conv("branch7x7dbl_4", middle, 7, 1),
 			conv("branch7x7dbl_5", 192, 1, 7)},
-		{pool(surroundings()), conv("branch_pool", 192, 1, 1)},
+		{pool(smoothingPool()), conv("branch_pool", 192, 1, 1)},
 	}
 }
 
@@ -98,7 +98,7 @@ func inceptionE() [][]filter {
 			beside(conv("branch3x3_2b", 384, 3, 1))},
 		{conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3),
 			beside(conv("branch3x3dbl_3a", 384, 1, 3)), beside(conv("branch3x3dbl_3b", 384, 3, 1))},
-		{pool(surroundings()), conv("branch_pool", 192, 1, 1)},
+		{pool(smoothingPool()), conv("branch_pool", 192, 1, 1)},
 	}
 }
 
@@ -106,13 +106,13 @@ func halvingPool() nn.Layer {
 	return nn.NewMaxPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(2)})
 }
 
-// surroundings averages the 3x3 pixels around each, zeros beyond the edge.
-func surroundings() nn.Layer {
+// smoothingPool averages 3x3 pixels and keeps the size.
+func smoothingPool() nn.Layer {
 	return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 }
 
-// inceptionInit starts weights as torchvision does, which cuts the distribution off at 2, twenty
-// deviations away.
+// inceptionInit sets torchvision's initialisers, but not its truncation at 2, twenty deviations
+// away.
 func inceptionInit(s *nn.Sequential, deviation float64) *nn.Sequential {
 	for _, p := range nn.Params(s) {
 		switch {

@@ -7,24 +7,23 @@ import (
 	"penstock.example/torch"
 )
 
-// mixed is the block of Inception networks: branches of convolutions read one input, and what they
-// give is concatenated along the channels. It is one layer for a partition.
+// mixed is the block of Inception networks: branches of convolutions read one input, and their
+// outputs are concatenated along the channels. It is one layer for a partition.
 //
-// A ReLU needs its result for its gradient, and so does what reads the block's output. With the
-// ReLUs before the concatenation both would be kept, all channels twice, so the last ReLU of the
-// branches comes after it. That changes no value. A branch that is a pool alone has no ReLU; then
-// each of the others keeps its own.
+// Backward needs the results of the branches' last ReLUs, and the block's output for the next
+// layer. If the ReLUs came before the concatenation, all channels would be kept twice, so one ReLU
+// follows it instead. Values do not change. If a branch ends in a pool, which has no ReLU, the
+// other branches keep their ReLUs.
 type mixed struct {
 	nn.Base
 	branches []branch
-	relu     bool // behind the concatenation
+	relu     bool // after the concatenation
 	out      int64
 }
 
-// branch is layers, then perhaps several in parallel on their output.
+// branch is a path of layers, whose output goes through each of ends, if there are any.
 type branch struct{ path, ends []nn.Layer }
 
-// pool is a pool in a branch.
 func pool(l nn.Layer) filter { return filter{pool: l} }
 
 func beside(f filter) filter {
@@ -32,8 +31,8 @@ func beside(f filter) filter {
 	return f
 }
 
-// newMixed makes a block for an input of in channels. A branch is filters one after the other, and at
-// its end perhaps some beside each other.
+// newMixed makes a block of branches for an input of in channels. The filters of a branch run one
+// after the other, those with beside at its end in parallel.
 func newMixed(in int64, branches [][]filter) *mixed {
 	l := &mixed{relu: true}
 	for _, filters := range branches {
@@ -63,7 +62,6 @@ func newMixed(in int64, branches [][]filter) *mixed {
 	return l
 }
 
-// Forward is aten::cat of the branches' outputs, and aten::relu_.
 func (l *mixed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	var ys []*torch.Tensor

@@ -16,7 +16,7 @@ var mlps = []model{{
 	build:   func(o Options) (*nn.Sequential, error) { return mlp(o), nil },
 }}
 
-// mlp is flatten, then fc1, relu1, drop1, fc2, ... and at last fc.
+// mlp is flatten, fc1, relu1, drop1, fc2, ..., fc.
 func mlp(o Options) *nn.Sequential {
 	s := nn.NewSequential().Add("flatten", nn.NewFlatten(1, -1))
 	in := int64(o.Channels) * int64(o.Size) * int64(o.Size)
@@ -24,9 +24,7 @@ func mlp(o Options) *nn.Sequential {
 		n := strconv.Itoa(i)
 		s.Add("fc"+n, nn.NewLinear(in, int64(o.Width)))
 		s.Add("relu"+n, nn.NewReLU())
-		if o.Dropout > 0 {
-			s.Add("drop"+n, nn.NewDropout(o.Dropout))
-		}
+		addDropout(s, "drop"+n, o.Dropout)
 		in = int64(o.Width)
 	}
 	return s.Add("fc", nn.NewLinear(in, int64(o.Classes)))

@@ -1,6 +1,6 @@
-// Package models makes well-known networks by name, as nn.Sequential. It holds no weights:
-// parameters are declared, and allocated when the model is run. Networks that torchvision has name
-// their parameters and buffers as it does, so that its weights fit.
+// Package models makes well-known networks by name, as nn.Sequential, without weights: parameters
+// are declared, and allocated when the model is run. Torchvision's networks have its names of
+// parameters and buffers, so that its weights fit.
 package models
 
 import (
@@ -15,11 +15,11 @@ type Kind string
 
 // The kinds.
 const (
-	// reads float32 [N, channels, height, width], and answers with logits [N, classes]
+	// float32 [N, channels, height, width] to logits [N, classes]
 	Image Kind = "image"
-	// reads the same, and answers with logits [N, classes, height, width], for each pixel
+	// float32 [N, channels, height, width] to logits [N, classes, height, width]
 	Segmentation Kind = "segmentation"
-	// reads int64 [N, T], T <= Context, and answers with logits [N, classes, T]
+	// int64 [N, T], T <= Context, to logits [N, classes, T]
 	Text Kind = "text"
 )
 
@@ -29,22 +29,22 @@ type Info struct {
 	Summary string // one line
 	Kind    Kind
 	Input   []int64 // of one sample by default: [channels, height, width], or [T]
-	// Defaults are the values that zeros in Options stand for. A zero here is no option of the model,
+	// Defaults are the values of zeros in Options. The model has no options that are zero here,
 	// except perhaps Dropout.
 	Defaults Options
 }
 
 type model struct {
 	Info
-	also    string                                // another name that is understood
+	also    string                                // another name
 	own     []alias                               // listed first
-	dropout bool                                  // has the option
-	aux     bool                                  // likewise
+	dropout bool                                  // has Options.Dropout
+	aux     bool                                  // has Options.Aux
 	least   int                                   // the smallest Size; 0 is any
 	build   func(Options) (*nn.Sequential, error) // of complete options
 }
 
-// imageNet is a model of 1000 classes of images of 224x224 in colour.
+// imageNet is a model for 1000 classes of colour images of 224x224 pixels.
 func imageNet(name, summary string, build func(Options) (*nn.Sequential, error)) model {
 	return model{build: build, Info: Info{Name: name, Summary: summary, Kind: Image,
 		Input:    []int64{3, 224, 224},
@@ -55,7 +55,7 @@ func imageNet(name, summary string, build func(Options) (*nn.Sequential, error))
 var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions,
 	googleNets, amoebaNets, unets, viTs, gpts, gpt2s)
 
-// Names lists the models, each by the one name that Describe gives.
+// Names lists the models by Info.Name.
 func Names() []string {
 	names := make([]string, len(registry))
 	for i, m := range registry {
@@ -75,8 +75,8 @@ func Describe(name string) (Info, error) {
 	return info, nil
 }
 
-// New makes a model. It returns an error if the name is unknown, or an option is not one of
-// the model's or has a value it cannot have.
+// New makes a model. It returns an error for an unknown name, an option that the model does not
+// have, or an invalid value.
 func New(name string, o Options) (*nn.Sequential, error) {
 	m, err := find(name)
 	if err != nil {

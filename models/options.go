@@ -12,18 +12,18 @@ import (
 	"penstock.example/internal/setting"
 )
 
-// Options configures a model. A zero is the model's default; an option that the model does not have
-// must be left at zero. Brackets give the name that a model has of its own for an option, from its
-// paper or benchmark; Set and Settings use it.
+// Options configures a model. A zero is the model's default. An option that the model does not have
+// must be zero. Names in brackets are from the model's paper or benchmark; Set and Settings use
+// them.
 type Options struct {
 	Classes  int // number of outputs
 	Channels int // of the input image
-	// Size is the height and width of the input image. Networks that end in an average take other
-	// images too. It is a multiple of a vit's patches.
+	// Size is the height and width of the input image. Networks that end in an average accept other
+	// sizes too. For vit it is a multiple of the patch size.
 	Size int
 	// Width is, by model:
 	//
-	//	mlp, vgg              hidden units, of a vgg in its classifier
+	//	mlp, vgg              hidden units, for vgg of the classifier
 	//	gpt, gpt2, vit        length of a token's vector
 	//	resnet20 to resnet56  channels of the first group
 	//	resnet1001            channels of the 3x3 convolutions of the first group
@@ -31,26 +31,31 @@ type Options struct {
 	//	densenet              channels that a layer adds [growth]
 	//	amoebanetd            filters [D]
 	Width int
-	// Depth is the number of mlp's hidden layers, of the blocks of gpt, gpt2 and vit, of the blocks of each
-	// group of resnet1001, of unet's levels, and of amoebanetd's normal cells [L], a multiple of 3.
+	// Depth is, by model:
+	//
+	//	mlp                   hidden layers
+	//	gpt, gpt2, vit        blocks
+	//	resnet1001            blocks of each group
+	//	unet                  levels
+	//	amoebanetd            normal cells, a multiple of 3 [L]
 	Depth        int
 	Convolutions int     // unet [B]: in each level
-	Heads        int     // of attention; they must divide Width
+	Heads        int     // of attention; Width must be a multiple
 	Context      int     // longest sequence
 	Dropout      float64 // probability
-	NoDropout    bool    // a probability of zero, where the default is another
-	// Aux gives inception_v3 and googlenet auxiliary classifiers. In training the model then gives
-	// a tuple, its own logits first, for NewAuxiliaryLoss.
+	NoDropout    bool    // a probability of zero if the default is another
+	// Aux adds auxiliary classifiers to inception_v3 and googlenet. In training their output is
+	// then a tuple, the network's own logits first, for NewAuxiliaryLoss.
 	Aux bool
 }
 
 // alias is a model's own name for an option.
 type alias struct{ name, field string }
 
-// number is a whole number among the options.
+// number is an option of type int.
 type number struct {
 	field string
-	most  int // a greater one is a slip; the products of these fit an int64
+	most  int // allowed; the products of these fit an int64
 	value *int
 }
 
@@ -67,8 +72,8 @@ type option struct {
 	setting.Setting
 }
 
-// options lists the model's options and where their values are in o, those with a name of the model's
-// own first.
+// options lists the model's options with pointers to their values in o, options with an alias
+// first.
 func (m model) options(o *Options) []option {
 	list := make([]option, len(m.own))
 	for i, n := range m.Defaults.numbers() {
@@ -109,13 +114,13 @@ func (m model) settings(o *Options) (list []setting.Setting) {
 
 // Setting is an option of a model and its value.
 type Setting struct {
-	Name  string // the model's own, such as "B" of unet, or else Field in small letters
+	Name  string // the model's own, such as "B" of unet, or else Field in lower case
 	Field string // of Options
 	Value any    // an int, for aux 0 or 1; a float64 for dropout
 }
 
-// Settings lists every option of a model as New would take o, the model's own names first. It
-// returns New's errors, except about options that depend on each other.
+// Settings lists the values of a model's options that New would use, options with the model's own
+// names first. It returns New's errors, except those for options that depend on each other.
 func Settings(name string, o Options) ([]Setting, error) {
 	m, err := find(name)
 	if err != nil {
@@ -135,8 +140,9 @@ func Settings(name string, o Options) ([]Setting, error) {
 	return list, nil
 }
 
-// Set changes options by assignments such as "B=6" or "B=6,C=64", by the names of Settings; the last
-// of a name counts. The error lists the model's options, and leaves o as it was.
+// Set changes options by assignments to the names of Settings, such as "B=6" or "B=6,C=64". Of
+// several assignments to a name the last counts. On an error, which lists the model's options, o is
+// unchanged.
 func Set(name string, o *Options, assignments []string) error {
 	m, err := find(name)
 	if err != nil {
@@ -150,7 +156,7 @@ func Set(name string, o *Options, assignments []string) error {
 	return nil
 }
 
-// complete checks o and puts the defaults in place of zeros.
+// complete checks o and replaces zeros by defaults.
 func (m model) complete(o *Options) error {
 	lacks := func(field string, value any) error {
 		return refuse(m.Name, field, value, "want it left out; the model has %s", setting.List(m.settings(o)))
@@ -182,7 +188,6 @@ func (m model) complete(o *Options) error {
 // ConfigError is an option that is refused.
 type ConfigError = arg.ConfigError
 
-// refuse refuses an option of a model.
 func refuse(name, field string, value any, remedy string, args ...any) error {
 	return &ConfigError{Of: "models: " + name, Field: field, Value: value,
 		Remedy: fmt.Sprintf(remedy, args...)}

@@ -6,9 +6,9 @@ import (
 )
 
 // preActResNets has the residual network of 1001 layers for small images (He et al. 2016, "Identity
-// Mappings in Deep Residual Networks", table 4), as papers on rematerialisation measure it (Beaumont
-// et al. 2019, "Optimal checkpointing for heterogeneous chains"): four times as wide, and with a norm
-// and no ReLU in a shortcut that changes the shape. Each block is one layer.
+// Mappings in Deep Residual Networks", table 4) as in papers on rematerialisation (Beaumont et al.
+// 2019, "Optimal checkpointing for heterogeneous chains"): four times as wide, and with a norm but
+// no ReLU in a shortcut that changes the shape. Each block is one layer.
 var preActResNets = []model{{
 	Info: Info{
 		Name: "resnet1001", Summary: "residual network for small images, 3 groups of depth pre-activated " +
@@ -33,23 +33,21 @@ func preActResNet(o Options) *nn.Sequential {
 	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
 }
 
-// normReLU is a BatchNorm and a ReLU in one layer, which takes the memory of one tensor: a norm
-// does not need its output for its gradient. Its parameters have the names of the norm's.
-// bottleneckExpansion is how many times wider than its middle the output of a bottleneck is.
+// bottleneckExpansion is the ratio of output to middle channels of a bottleneck.
 const bottleneckExpansion = 4
 
+// normReLU is a BatchNorm and a ReLU in place, in one layer with the parameter names of the norm.
 type normReLU struct{ *nn.BatchNorm }
 
 func newNormReLU(channels int64) *normReLU {
 	return &normReLU{nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})}
 }
 
-// Forward is aten::batch_norm, then aten::relu_.
 func (l *normReLU) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.ReLU_(l.BatchNorm.Forward(c, x))
 }
 
-// preActBottleneck is x, or a projection of it, and convolutions of the activated x: [N, in, H, W]
+// preActBottleneck adds x, or a projection of x, and convolutions of the activated x: [N, in, H, W]
 // to [N, 4 width, H/stride, W/stride] rounded up.
 type preActBottleneck struct {
 	nn.Base
@@ -57,8 +55,8 @@ type preActBottleneck struct {
 	downsample *nn.Sequential // nil where the shape does not change
 }
 
-// newPreActBottleneck is bn1, conv1, bn2, conv2 and bn3, conv3, where a ReLU follows each norm; the
-// stride is conv2's.
+// newPreActBottleneck is bn1, conv1, bn2, conv2, bn3, conv3 with a ReLU after each norm; conv2 has
+// the stride.
 func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	l, out := &preActBottleneck{}, bottleneckExpansion*width
 	l.step("1", in, width, 1, 1)
@@ -78,7 +76,6 @@ func (l *preActBottleneck) step(number string, in, out, kernel, stride int64) {
 	l.main = append(l.main, norm, conv)
 }
 
-// Forward adds the shortcut in place: a convolution does not need its output.
 func (l *preActBottleneck) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Run(x, l.main...)

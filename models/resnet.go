@@ -7,11 +7,11 @@ import (
 	"penstock.example/nn"
 )
 
-// resNets are the residual networks for ImageNet with torchvision's names and parameters:
-// He et al. 2015 ("Deep Residual Learning", table 1), the 200 layers of He et al. 2016 ("Identity
-// Mappings", section 4) with the blocks of 2015, ResNeXt (Xie et al. 2017, "Aggregated Residual
-// Transformations"), and wide ones (Zagoruyko and Komodakis 2016). Blocks are chains of layers, which
-// a balance may cut anywhere.
+// resNets are the residual networks for ImageNet with torchvision's names and parameters: He et al.
+// 2015 ("Deep Residual Learning", table 1), the 200 layers of He et al. 2016 ("Identity Mappings",
+// section 4) with the blocks of 2015, ResNeXt (Xie et al. 2017, "Aggregated Residual
+// Transformations"), and wide networks (Zagoruyko and Komodakis 2016). A balance may cut inside
+// blocks.
 var resNets = []model{
 	resNet("resnet18", "", "He et al. 2015, table 1", resNetDesign{basic: true}, 2, 2, 2, 2),
 	resNet("resnet34", "", "He et al. 2015, table 1", resNetDesign{basic: true}, 3, 4, 6, 3),
@@ -27,12 +27,11 @@ var resNets = []model{
 
 const groupSource, wideSource = "Xie et al. 2017", "Zagoruyko and Komodakis 2016"
 
-// resNetDesign has the numbers in which the blocks of residual networks differ.
+// resNetDesign describes the blocks of a residual network.
 type resNetDesign struct {
-	basic bool // basic blocks, else bottlenecks
-	// groups and each are those of the 3x3 convolutions of bottlenecks: groups of each channels, in
-	// the first group of blocks; 0 is one group, 0 is 64 channels
-	groups, each int64
+	basic  bool  // basic blocks, else bottlenecks
+	groups int64 // of the 3x3 convolutions of bottlenecks; 0 is 1
+	each   int64 // channels of such a group in layer1; 0 is 64
 }
 
 func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
@@ -71,8 +70,8 @@ func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 	return heInit(average(s, in, o))
 }
 
-// addGroups adds layer1, layer2 and so on, groups of blocks, to a network of in channels, and returns the
-// channels of the last block. Each group but the first halves the size.
+// addGroups adds groups of blocks, layer1, layer2 and so on, to a network with in channels, and
+// returns the channels of the last block. Each group but the first halves the size.
 func addGroups(s *nn.Sequential, in int64, blocks []int,
 	block func(in int64, g int, stride int64) (l nn.Layer, out int64)) int64 {
 	for g, n := range blocks {

@@ -5,8 +5,6 @@ import (
 	"penstock.example/torch"
 )
 
-// Parts of the transformers with the parameter names of other libraries.
-
 // transformerBlock is skip_1, ln_1, the attention under its name, add_1, skip_2, ln_2, mlp, add_2.
 func transformerBlock(norm nn.NormConfig, width int64, name string, attention, mlp nn.Layer) *nn.Sequential {
 	ln := func() nn.Layer { return nn.NewLayerNorm([]int64{width}, norm) }
@@ -29,8 +27,8 @@ func onFirst(l nn.Layer) nn.Layer {
 	})
 }
 
-// addParam adds a parameter, of a vector for each position, to its input in place: what comes
-// before, an embedding or a concatenation, does not need its output.
+// addParam adds a parameter, a vector for each position, to its input [N, T, width] in place: the
+// layer before, an embedding or a concatenation, does not need its output.
 type addParam struct {
 	nn.Base
 	param *nn.Param // [..., positions, width]
@@ -42,7 +40,7 @@ func newAddParam(name string, shape ...int64) *addParam {
 	return a
 }
 
-// Forward takes [N, T, width] and returns it. It fails on more positions than the parameter has.
+// Forward fails if the input has more positions than the parameter.
 func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	c.Add_(x, c.Narrow(a.param.Tensor(), int64(len(a.param.Shape())-2), 0, x.Size(1)), 1)
@@ -50,15 +48,13 @@ func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return x
 }
 
-// OverwritesInput is true.
 func (a *addParam) OverwritesInput() bool { return true }
 
-// vocabularyHead is a norm, or none, and a linear layer: [N, T, width] to logits [N, classes, T], with
-// the classes where cross entropy wants them.
+// vocabularyHead is a norm, if given, and a linear layer: [N, T, width] to logits [N, classes, T].
 type vocabularyHead struct{ unit }
 
-// newVocabularyHead makes a head of the tokens' embedding (Press and Wolf 2017, "Using the Output
-// Embedding to Improve Language Models"), which is one parameter with the linear layer's weight.
+// newVocabularyHead makes a head whose linear layer shares its weight with the tokens' embedding
+// (Press and Wolf 2017, "Using the Output Embedding to Improve Language Models").
 func newVocabularyHead(norm nn.Layer, linear string, embedding *nn.Param) nn.Layer {
 	h := &vocabularyHead{}
 	if norm != nil {

@@ -7,8 +7,8 @@ import (
 	"penstock.example/torch"
 )
 
-// unets has the U-Net (Ronneberger et al. 2015) of
-// torchgpipe's benchmarks (Kim et al. 2020, "torchgpipe"). Its two numbers are called B and C.
+// unets has the U-Net (Ronneberger et al. 2015) of torchgpipe's benchmarks (Kim et al. 2020,
+// "torchgpipe"), which call its sizes B and C.
 var unets = []model{{
 	Info: Info{
 		Name: "unet", Summary: "U-Net of 5 levels with B convolutions each, the first of C channels " +
@@ -23,12 +23,12 @@ var unets = []model{{
 }}
 
 const (
-	unetDepth = 10      // at most
-	unetWidth = 1 << 20 // channels of the bottleneck at most, so that counts fit an int64
+	unetDepth = 10      // maximum
+	unetWidth = 1 << 20 // maximum channels of the bottleneck, so that counts fit an int64
 )
 
-// unet goes down from level to level, each of half the size and twice the channels, and up again,
-// where the way up takes what the way down had at the same level:
+// unet goes down through levels, each of half the size and twice the channels, and up again. A
+// decoder reads the output of the encoder of its level:
 //
 //	encoder.0 ------------------------ skip ----------------------- decoder.4   segment
 //	    encoder.1 -------------------- skip ------------------- decoder.3
@@ -84,8 +84,8 @@ func unet(o Options) (*nn.Sequential, error) {
 		Add("segment", convolution(base/2, int64(o.Classes), 1, 1)), nil
 }
 
-// convolutions is n times conv, dropout, norm and relu. Only the last of several has out channels,
-// the others have hidden.
+// convolutions is n times conv, dropout, norm and relu. The last has out channels, the others
+// hidden.
 func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential {
 	s := nn.NewSequential()
 	for i := range n {
@@ -97,8 +97,7 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 			Add("conv", convolution(in, to, 3, 1)).
 			Add("dropout", nn.NewDropout2d(dropout)).
 			Add("norm", nn.NewInstanceNorm2d(to, nn.NormConfig{NoAffine: true})).
-			// a third of the activations less than with new tensors
-			Add("relu", nn.NewLeakyReLU(0, true)))
+			Add("relu", nn.NewLeakyReLU(0, true))) // in place saves a third of the activations
 		in = to
 	}
 	return s
@@ -106,9 +105,9 @@ func convolutions(n int, in, hidden, out int64, dropout float64) *nn.Sequential 
 
 const unetSkip = "skip"
 
-// concat appends a skip connection's channels: [N, a, H, W] and a skip of [N, b, H', W'] to [N, a +
-// b, H', W']. An input that is smaller, because an odd size was halved, is filled up with zeros at
-// the bottom and on the right.
+// concat appends a skip connection's channels: [N, a, H, W] and a skip [N, b, H', W'] to [N, a + b,
+// H', W']. An input that is smaller, because an odd size was halved, is padded with zeros at the
+// bottom and on the right.
 type concat struct{ nn.Base }
 
 func newConcat() *concat {
@@ -117,7 +116,6 @@ func newConcat() *concat {
 	return l
 }
 
-// Forward is aten::cat, after aten::constant_pad_nd where sizes differ.
 func (l *concat) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	skip := c.Pop(unetSkip)

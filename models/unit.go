@@ -18,12 +18,13 @@ func (u *unit) add(name string, l nn.Layer) *unit {
 	return u
 }
 
-// convolution is one of a square, in one group; see convolutionOf.
+// convolution is convolutionOf a square kernel in one group.
 func convolution(in, out, size, stride int64) nn.Layer {
 	return convolutionOf(in, out, nn.Square(size), nn.Square(stride), 1)
 }
 
-// convolutionOf is one without a bias, padded so that stride 1 keeps the size of the image.
+// convolutionOf makes a convolution without a bias, padded so that stride 1 keeps the size of the
+// image.
 func convolutionOf(in, out int64, size, stride nn.Pair, groups int64) nn.Layer {
 	return nn.NewConv2d(in, out, size, nn.ConvConfig{Stride: stride,
 		Padding: nn.Pair{size[0] / 2, size[1] / 2}, Groups: groups, NoBias: true})
@@ -31,19 +32,18 @@ func convolutionOf(in, out int64, size, stride nn.Pair, groups int64) nn.Layer {
 
 func norm(channels int64) nn.Layer { return nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}) }
 
-// average ends a unit in the average of the image, under a name, and a linear layer.
+// average appends the average of the image, under a name, and a linear layer.
 func (u *unit) average(name string, in, classes int64) *unit {
 	return u.add(name, nn.NewAdaptiveAvgPool2d(nn.Square(1))).
 		add("flatten", nn.NewFlatten(1, -1)).
 		add("fc", nn.NewLinear(in, classes))
 }
 
-// average ends a network in the average of the image and a linear layer.
+// average appends the average of the image and a linear layer.
 func average(s *nn.Sequential, in int64, o Options) *nn.Sequential {
 	return s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
 		Add("flatten", nn.NewFlatten(1, -1)).
 		Add("fc", nn.NewLinear(in, int64(o.Classes)))
 }
 
-// Forward runs the layers in order.
 func (u *unit) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Run(x, u.layers...) }

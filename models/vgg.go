@@ -9,8 +9,8 @@ import (
 )
 
 // vggs are the networks of Simonyan and Zisserman 2014 ("Very Deep Convolutional Networks", table
-// 1, columns A, B, D and E), and those with a norm after each convolution, with torchvision's names
-// and parameters.
+// 1, columns A, B, D and E), without and with norms after the convolutions, with torchvision's
+// names and parameters.
 var vggs = []model{
 	vgg("vgg11", false, 1, 1, 2, 2, 2), vgg("vgg11_bn", true, 1, 1, 2, 2, 2),
 	vgg("vgg13", false, 2, 2, 2, 2, 2), vgg("vgg13_bn", true, 2, 2, 2, 2, 2),
@@ -59,8 +59,8 @@ func buildVGG(norms bool, convolutions []int, o Options) *nn.Sequential {
 	return vggInit(s)
 }
 
-// vggInit starts convolutions as heInit does, the weights of the classifier at a deviation of 0.01,
-// and biases at zero, as torchvision does.
+// vggInit sets torchvision's initialisers: heInit for convolutions, a deviation of 0.01 for the
+// classifier's weights, zero for biases.
 func vggInit(s *nn.Sequential) *nn.Sequential {
 	for _, p := range nn.Params(heInit(s)) {
 		switch {

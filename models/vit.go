@@ -24,9 +24,9 @@ func viT(name string, patch, depth, width, heads int) model {
 	return m
 }
 
-// buildViT makes conv_proj, class_token, encoder, token, heads. Blocks are chains of layers, which a
-// balance may cut anywhere. Images have one size, which the positions are for. Weights start as
-// torchvision's; the weights of the head start at zero.
+// buildViT makes conv_proj, class_token, encoder, token, heads. A balance may cut inside blocks.
+// The positions fix the size of images. Weights start as torchvision's; the weights of the head at
+// zero.
 func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 	if o.Size%patch != 0 {
 		return nil, refuse(name, "Size", o.Size, "want a multiple of %d, the size of a patch", patch)
@@ -54,11 +54,11 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 		case strings.HasPrefix(p.Name, "heads."), strings.HasSuffix(p.Name, "_proj.bias"),
 			strings.HasSuffix(p.Name, "_proj_bias"):
 			p.SetInit(nn.Zeros)
-		case p.Name == "conv_proj.weight": // torchvision cuts off at 2, dozens of standard deviations away
+		case p.Name == "conv_proj.weight": // torchvision truncates at 2, dozens of standard deviations away
 			p.SetInit(nn.Normal(math.Sqrt(1 / float64(shape[1]*shape[2]*shape[3]))))
 		case strings.HasSuffix(p.Name, "_proj_weight"), strings.Contains(p.Name, ".mlp.") && len(shape) == 2:
-			// Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
-			// networks", eq. 16
+			// Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward
+			// neural networks", eq. 16
 			p.SetInit(nn.Uniform(math.Sqrt(6 / float64(shape[1]+shape[0]))))
 		case strings.Contains(p.Name, ".mlp."):
 			p.SetInit(nn.Normal(1e-6))
@@ -70,8 +70,8 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 var viTNorm = nn.NormConfig{Eps: 1e-6}
 
 // viTBlock is skip_1, ln_1, self_attention, add_1, skip_2, ln_2, mlp, add_2. The first layer of
-// self_attention has its name, so that its parameters are torchvision's self_attention.in_proj_weight
-// and self_attention.in_proj_bias.
+// self_attention has its name, so that its parameters are torchvision's
+// self_attention.in_proj_weight and self_attention.in_proj_bias.
 func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	attention := nn.NewSequential().Add("", newInProjection(width))
 	for _, l := range nn.NewDotProductAttention(width, heads, false) {
@@ -101,12 +101,11 @@ func newInProjection(width int64) *inProjection {
 	return p
 }
 
-// Forward is aten::linear.
 func (p *inProjection) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Linear(x, p.weight.Tensor(), p.bias.Tensor())
 }
 
-// classToken puts a token of its own before the patches: [N, width, side, side] to [N, 1 + side^2,
+// classToken puts a learned token before the patches: [N, width, side, side] to [N, 1 + side^2,
 // width].
 type classToken struct {
 	nn.Base
@@ -120,7 +119,6 @@ func newClassToken(width, side int64) *classToken {
 	return t
 }
 
-// Forward refuses images of another size than the positions are for.
 func (t *classToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	n, width := x.Size(0), x.Size(1)

@@ -25,7 +25,6 @@ func (l *operation) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 func (l *operation) OverwritesInput() bool { return l.inPlace }
 
-// NewReLU makes max(x, 0).
 func NewReLU() Layer { return newOperation("ReLU", "penstock::relu") }
 
 // NewReLUInPlace makes a ReLU that overwrites its input and returns it. The layer before must not

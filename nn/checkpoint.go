@@ -80,9 +80,6 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 	if !c.Grad() || !p.trained && !slices.ContainsFunc(xs, wantsGrad) {
 		return c.runPart(p, xs)
 	}
-	if c.failed == nil {
-		c.failed = new(string)
-	}
 	start := *c // of the second run
 	start.path = slices.Clone(c.path)
 	start.spans, start.Spans = nil, false

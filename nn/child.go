@@ -7,7 +7,6 @@ import (
 	"penstock.example/torch"
 )
 
-// child is a module that another one has declared.
 type child struct {
 	name string
 	m    Module

@@ -81,10 +81,9 @@ func (b *Base) weightAndBias(noBias bool, out int64, shape ...int64) (weight, bi
 	for _, n := range shape[1:] {
 		fanIn *= n
 	}
-	init := FanIn(fanIn)
-	weight = b.Param("weight", init, shape...)
+	weight = b.Param("weight", FanIn(fanIn), shape...)
 	if !noBias {
-		bias = b.Param("bias", init, out)
+		bias = b.Param("bias", FanIn(fanIn), out)
 	}
 	return weight, bias
 }

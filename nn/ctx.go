@@ -56,22 +56,22 @@ type Config struct {
 // NewCtx wraps a torch.Ctx, which the caller still owns.
 func NewCtx(t *torch.Ctx, o Config) *Ctx {
 	o.MicroBatches = max(o.MicroBatches, 1)
-	return &Ctx{Ctx: t, Config: o, seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset}
+	return &Ctx{Ctx: t, Config: o, seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset,
+		failed: new(string)}
 }
 
 // Path is the full dotted name of the layer that is running, or that panicked in forward or in a
 // recomputation (Checkpointed).
 func (c *Ctx) Path() string {
-	if len(c.path) == 0 && c.failed != nil {
+	if len(c.path) == 0 {
 		return *c.failed
 	}
 	return string(c.path)
 }
 
-// span says that a layer recorded the autograd nodes with sequence numbers from <= n < to.
 type span struct {
 	layer    string
-	from, to uint64
+	from, to uint64 // sequence numbers of autograd nodes, from <= n < to
 }
 
 // LayerOf returns the innermost layer that recorded the autograd node with a sequence number, or
@@ -99,7 +99,6 @@ func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
 	return onlyTensor(layers[len(layers)-1], xs)
 }
 
-// runAll is Run for tuples.
 func (c *Ctx) runAll(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	mark := c.Mark()
 	for _, l := range layers {
@@ -122,10 +121,11 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	seed, draws := c.Draws()
 	running, stashed, popped := c.running, c.stashed, c.popped
 	c.running, c.stashed, c.popped = l.Layer, nil, nil
-	if length > 0 && l.Name != "" {
-		c.write(".")
+	suffix := l.Name
+	if length > 0 && suffix != "" {
+		suffix = "." + suffix
 	}
-	c.write(l.Name)
+	c.path, c.hash = append(c.path, suffix...), hashOn(hash, suffix)
 	c.SetSeed(torch.Mix(c.seed, c.hash))
 	var from uint64
 	if c.Spans {
@@ -179,11 +179,6 @@ func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 	return out
 }
 
-func (c *Ctx) write(s string) {
-	c.path = append(c.path, s...)
-	c.hash = hashOn(c.hash, s)
-}
-
 const fnvOffset = 14695981039346656037
 
 // hashOn continues an FNV-1a hash.
@@ -199,9 +194,6 @@ func hashOn(h uint64, s string) uint64 {
 // Recomputing are set where c or o sets them. Later changes of c do not affect the fork. It is for
 // wrappers that choose when layers run; see FailedAt.
 func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
-	if c.failed == nil {
-		c.failed = new(string)
-	}
 	n := *c
 	n.Ctx, n.path, n.spans = t, slices.Clone(c.path), nil
 	n.Spans, n.Skips = o.Spans, o.Skips
@@ -213,9 +205,6 @@ func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
 func (c *Ctx) FailedAt(path string) {
 	if len(c.path) > 0 {
 		c.path = append(c.path[:0], path...)
-	}
-	if c.failed == nil {
-		c.failed = new(string)
 	}
 	*c.failed = path
 }

@@ -20,7 +20,6 @@ type LossConfig struct {
 	IgnoreIndex *int64
 }
 
-// operatorLoss is a loss that is one operator of libtorch.
 type operatorLoss struct {
 	LossConfig
 	operator string

@@ -14,16 +14,14 @@ import (
 // Freeze makes the parameters of m constants without gradients, which no update changes. A tied
 // parameter is frozen wherever it is used. As in PyTorch, the batch norms of m still move their
 // running statistics in training; Eval stops that.
-func Freeze(m Module) {
-	for _, p := range State(m) {
-		p.SetTrainable(false)
-	}
-}
+func Freeze(m Module) { setTrainable(m, false) }
 
 // Unfreeze makes all parameters of m trainable.
-func Unfreeze(m Module) {
+func Unfreeze(m Module) { setTrainable(m, true) }
+
+func setTrainable(m Module, on bool) {
 	for _, p := range State(m) {
-		p.SetTrainable(true)
+		p.SetTrainable(on)
 	}
 }
 

@@ -100,7 +100,6 @@ func Params(m Module) []NamedParam {
 	return slices.DeleteFunc(State(m), func(p NamedParam) bool { return !p.Trainable() })
 }
 
-// Buffers lists the buffers of m, as State does.
 func Buffers(m Module) []NamedParam {
 	return slices.DeleteFunc(State(m), func(p NamedParam) bool { return !p.buffer })
 }

@@ -56,7 +56,6 @@ func (p *Param) Replica() *torch.Tensor { return p.replica }
 // Shape is the declared shape. The caller must not change it.
 func (p *Param) Shape() []int64 { return p.shape }
 
-// Numel is the number of elements.
 func (p *Param) Numel() int64 {
 	n := int64(1)
 	for _, s := range p.shape {
@@ -65,7 +64,6 @@ func (p *Param) Numel() int64 {
 	return n
 }
 
-// Bytes is the size of the value.
 func (p *Param) Bytes() int64       { return p.Numel() * p.DType().Size() }
 func (p *Param) DType() torch.DType { return p.Owner().dtype }
 
@@ -176,7 +174,6 @@ func Convert(c *torch.Ctx, params []NamedParam, dtype torch.DType) {
 	}
 }
 
-// Free frees every parameter and buffer of m.
 func Free(m Module) {
 	for _, p := range State(m) {
 		p.Param.Free()

@@ -16,7 +16,7 @@ type stash struct {
 	skip string
 }
 
-// NewStash makes a layer that stashes its input as a skip connection and returns it.
+// NewStash makes a layer that stashes its input as a skip connection, and returns it.
 func NewStash(skip string) Layer {
 	s := &stash{skip: skip}
 	s.Stashes(skip)

@@ -27,13 +27,11 @@ var namespaces atomic.Uint64
 // NewNamespace makes a namespace that differs from all others.
 func NewNamespace() Namespace { return Namespace{namespaces.Add(1)} }
 
-// SkipKey identifies a skip.
 type SkipKey struct {
 	Namespace Namespace
 	Name      string
 }
 
-// String is the quoted name, with the namespace where it is not the zero one.
 func (k SkipKey) String() string {
 	if k.Namespace.number == 0 {
 		return fmt.Sprintf("%q", k.Name)

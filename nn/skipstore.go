@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"maps"
 	"slices"
 
 	"penstock.example/internal/engine"
@@ -94,16 +95,15 @@ func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 
 // Free frees the tensors that the store holds.
 func (s *SkipStore) Free() {
-	for _, h := range s.held {
+	for _, h := range s.all() {
 		h.t.Free()
-	}
-	for _, list := range s.given {
-		for _, h := range list {
-			h.t.Free()
-		}
 	}
 	clear(s.held)
 	clear(s.given)
+}
+
+func (s *SkipStore) all() []*heldSkip {
+	return slices.Concat(append(slices.Collect(maps.Values(s.given)), slices.Collect(maps.Values(s.held)))...)
 }
 
 func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
@@ -178,18 +178,11 @@ func (s *SkipStore) needs(x *torch.Tensor) bool {
 		at, _ := t.Storage()
 		return at == storage
 	}
-	holds := func(h *heldSkip) bool { return same(h.t) }
-	for _, h := range s.held {
-		if holds(h) {
-			return true
-		}
+	needed := slices.Concat(s.guarded...)
+	for _, h := range s.all() {
+		needed = append(needed, h.t)
 	}
-	for _, list := range s.given {
-		if slices.ContainsFunc(list, holds) {
-			return true
-		}
-	}
-	return slices.Contains(s.storages, storage) || slices.ContainsFunc(slices.Concat(s.guarded...), same)
+	return slices.Contains(s.storages, storage) || slices.ContainsFunc(needed, same)
 }
 
 // Guard protects the memory of xs for the rest of the forward: layers that declare InPlace get

@@ -25,7 +25,6 @@ type WeightsConfig struct {
 	Existing bool
 }
 
-// WeightsReport is the result of loading weights.
 type WeightsReport struct {
 	Total     int      // parameters and buffers of the model
 	Loaded    int      // parameters and buffers that the file has values for
@@ -62,7 +61,7 @@ func firstFew(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
-// WeightsError is a file that does not fit a model.
+// WeightsError says how a file does not fit a model.
 type WeightsError struct {
 	Path     string
 	Problems []string // one for each kind, with the first few tensors
@@ -310,7 +309,7 @@ func Save(path string, m Module) error {
 	var tensors []safetensors.Tensor
 	for _, p := range State(m) {
 		if !p.Exists() {
-			return fmt.Errorf("nn: saving: %q does not exist yet; call nn.Materialise or pipe.New first", p.Name)
+			return fmt.Errorf("nn: saving: %q does not exist yet; call Materialise or pipe.New first", p.Name)
 		}
 		tensors = append(tensors, p.FileTensor())
 	}

@@ -130,7 +130,7 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 		{"the bytes are too few", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
 			s.Read = func() ([]byte, error) { return make([]byte, 12), nil }
 			return []optim.SavedTensor{s}
-		}), steps, whole, `"exp_avg_sq.a.weight": from: shape [257 131] of float32 holds 134668 bytes, ` +
+		}), steps, whole, `"exp_avg_sq.a.weight": from: float32[257 131] holds 134668 bytes, ` +
 			`the data has 12`},
 		{"reading fails", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
 			s.Read = func() ([]byte, error) { return nil, errors.New("the disk is gone") }

@@ -28,7 +28,6 @@ func ParseAutocast(s string) (Autocast, error) {
 	return 0, fmt.Errorf("torch: autocast to %q: want bfloat16, float16 or off", s)
 }
 
-// String returns "off", "bfloat16" or "float16".
 func (a Autocast) String() string {
 	if a < 0 || int(a) >= len(autocastNames) {
 		return fmt.Sprintf("autocast %d", int(a))
@@ -45,7 +44,6 @@ func (a Autocast) MarshalJSON() ([]byte, error) {
 	return json.Marshal(a.String())
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
 func (a *Autocast) UnmarshalJSON(text []byte) (err error) {
 	var on bool
 	if json.Unmarshal(text, &on) == nil {

@@ -12,13 +12,12 @@ import (
 // Kind is a kind of device.
 type Kind int
 
-// The kinds. The values are c10::DeviceType's.
+// The values are c10::DeviceType's.
 const (
 	KindCPU  Kind = 0
 	KindCUDA Kind = 1
 )
 
-// String returns "cpu" or "cuda", or the name of another kind of libtorch.
 func (k Kind) String() string {
 	switch k {
 	case KindCPU:
@@ -119,7 +118,6 @@ func (d Device) Hardware() (Hardware, error) {
 	return Hardware{Model: name, Free: max(unused+d.Memory().Cached-besideAccounts, 1)}, nil
 }
 
-// Version is libtorch's version.
 func Version() string { return shim.Version() }
 
 // CUDADevices is the number of CUDA devices that this process can use.
@@ -147,10 +145,9 @@ func (d Device) Account() int {
 // blocks. A live block of 32 KiB or more takes its bytes and less than a page.
 //
 // On a CUDA device, Taken are the bytes that libtorch's allocator has reserved for the whole
-// process, and Cached those of them that are in no used block.
+// process, and Cached the bytes outside of used blocks.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
 
-// Memory reads the account.
 func (d Device) Memory() Memory {
 	a := shim.GetAccount(d.Account())
 	return Memory{a.Live, a.Peak, a.Limit, a.Cached, a.Taken}

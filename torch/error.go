@@ -37,7 +37,6 @@ func (e *MemoryError) Error() string {
 		e.Device, e.Limit, e.Live, e.Requested)
 }
 
-// Is makes errors.Is(err, ErrOutOfMemory) hold.
 func (e *MemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Error is the failure of an operator. Operators panic with it; Try turns it into an error.
@@ -65,7 +64,6 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes errors.Is(err, ErrDeviceLost) hold.
 func (e *Error) Is(target error) bool { return target == ErrDeviceLost && lost.MatchString(e.Message) }
 
 // Try runs f and returns the *Error with which an operator in it panicked. Other panics go on.

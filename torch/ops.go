@@ -6,7 +6,6 @@ package torch
 // Reduction says how a loss becomes a number. The values are libtorch's.
 type Reduction int64
 
-// The reductions.
 const (
 	ReduceMean Reduction = 1
 	ReduceSum  Reduction = 2
@@ -27,7 +26,6 @@ func (c *Ctx) AddInt_(a *Tensor, v int64) *Tensor {
 	return c.op("aten::add_.Scalar").t(a).i(v).inPlace(a)
 }
 
-// Mul multiplies element by element.
 func (c *Ctx) Mul(a, b *Tensor) *Tensor { return c.op("aten::mul.Tensor").t(a).t(b).one() }
 func (c *Ctx) MulScalar(a *Tensor, v float64) *Tensor {
 	return c.op("aten::mul.Scalar").t(a).f(v).one()

@@ -92,7 +92,6 @@ func (t *Tensor) Size(dim int) int64 {
 	return s[(dim+len(s))%len(s)]
 }
 
-// Numel is the number of elements.
 func (t *Tensor) Numel() int64 { return shim.Numel(t.handleFor("numel")) }
 func (t *Tensor) DType() DType { return DType(shim.DType(t.handleFor("dtype"))) }
 
@@ -102,7 +101,6 @@ func (t *Tensor) On(d Device) bool {
 	return Kind(at.DeviceType) == d.Kind && (d.Kind == KindCPU || at.DeviceIndex == d.Index)
 }
 
-// Kind is the kind of the tensor's device.
 func (t *Tensor) Kind() Kind { return Kind(shim.Describe(t.handleFor("kind")).DeviceType) }
 
 // RequiresGrad reports whether the tensor needs a gradient.

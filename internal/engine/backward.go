@@ -54,7 +54,7 @@ func (p *Prepared) mustBePending() {
 	}
 }
 
-// Free drops a backward that was not run. It is idempotent.
+// Free drops the backward if it was not run.
 func (p *Prepared) Free() {
 	if p != nil && p.handle != 0 {
 		shim.DropBackward(p.takeHandle())

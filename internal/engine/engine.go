@@ -147,7 +147,7 @@ func HoldStorage(t *torch.Tensor) (id uintptr, bytes int64, drop func()) {
 	return id, bytes, func() { shim.DropStorage(id) }
 }
 
-// EmptyStrided allocates an uninitialised tensor, with strides in elements.
+// EmptyStrided allocates an uninitialised tensor with strides in elements.
 func EmptyStrided(c *torch.Ctx, dtype torch.DType, shape, strides []int64) *torch.Tensor {
 	return strided(c, dtype, shape, strides, c.Device(), false)
 }

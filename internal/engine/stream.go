@@ -13,10 +13,9 @@ import (
 // stream.
 type Stream struct {
 	device torch.Device
-	id     int64
+	id     int64 // libtorch's number of the stream on its device
 }
 
-// ID is libtorch's number of the stream on its device.
 func (s Stream) ID() int64 { return s.id }
 
 // NewStream returns a stream of a device, to be closed by CloseStream; stream.Host for a CPU
@@ -42,14 +41,14 @@ func CloseStream(s stream.Stream) {
 	}
 }
 
-var streams streamPool
-
 // streamPool knows which of a CUDA device's 32 streams, which libtorch returns in turn, are open.
 type streamPool struct {
 	mu     sync.Mutex
 	users  map[Stream]int
 	closed map[torch.Device][]Stream
 }
+
+var streams streamPool
 
 func (p *streamPool) open(d torch.Device, next func() Stream) (s Stream) {
 	p.mu.Lock()
@@ -78,7 +77,7 @@ func (p *streamPool) close(s Stream) {
 	}
 }
 
-// DefaultStream returns the stream of a Ctx without SetStream.
+// DefaultStream is the stream of a Ctx without SetStream.
 func DefaultStream(d torch.Device) stream.Stream {
 	if d.Kind == torch.KindCPU {
 		return stream.Host{}
@@ -196,7 +195,6 @@ func (m Moment) Since(earlier Moment) time.Duration {
 	return time.Duration(s * float64(time.Second))
 }
 
-// Free frees the moment.
 func (m Moment) Free() {
 	if m.event != nil {
 		m.event.Free()

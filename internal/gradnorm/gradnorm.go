@@ -1,6 +1,5 @@
-// Package gradnorm clips by the norm of all gradients together, as torch.nn.utils.clip_grad_norm_, in
-// parts so that a pipe can do it: every stage squares its own, the whole is added up in one place,
-// every stage scales its own.
+// Package gradnorm clips by the norm of all gradients, as torch.nn.utils.clip_grad_norm_, in parts
+// for a pipe: every stage calls Squared and Scale for its own parameters.
 //
 //	Squared ─┐
 //	Squared ─┼─► Global ─► ClipFactor ─┬─► Scale
@@ -18,7 +17,7 @@ import (
 	"penstock.example/torch"
 )
 
-// ErrNotFinite is optim.ErrNotFinite.
+// ErrNotFinite is exported as optim.ErrNotFinite.
 var ErrNotFinite = errors.New("the gradients' norm is not finite")
 
 // Norm is the sum of the squares of one parameter's gradient.
@@ -28,9 +27,9 @@ type Norm struct {
 }
 
 // blockSize is the number of elements that are squared and summed at a time. On a CPU libtorch
-// reduces fewer than 32,768 (at::internal::GRAIN_SIZE) on one thread, so that the sum does not depend
-// on the threads of the stage; and the temporary, 128 KiB, stays in the cache. A GPU is quick with
-// many elements at a time; there the temporary is 32 MiB.
+// reduces fewer than 32,768 (at::internal::GRAIN_SIZE) on one thread, so that the sum does not
+// depend on the number of threads, and the temporary of 128 KiB stays in the cache. A GPU is faster
+// with large blocks; there the temporary is 32 MiB.
 func blockSize(d torch.Device) int64 {
 	if d.Kind == torch.KindCUDA {
 		return 1 << 22
@@ -38,9 +37,9 @@ func blockSize(d torch.Device) int64 {
 	return 1 << 14
 }
 
-// Squared lists, for each of params that has a gradient, the sum of its squares, computed in
-// float64 in an order that depends on the shape and the kind of device alone. The host reads the sums
-// once, at the end.
+// Squared lists, for each of params that has a gradient, the sum of its squares. They are computed
+// in float64 in an order that depends only on the shape and the kind of device. The host reads the
+// sums once, at the end.
 func Squared(c *torch.Ctx, params []nn.NamedParam) []Norm {
 	var out []Norm
 	mark := c.Mark()
@@ -63,15 +62,14 @@ func Squared(c *torch.Ctx, params []nn.NamedParam) []Norm {
 	return out
 }
 
-// Need is the bytes that Squared of params on a device allocates at most, and frees again,
-// where gradients lie in the order of their elements. What libtorch's sum takes on a GPU is not in it.
+// Need returns the peak bytes of Squared on a device for contiguous gradients, without the
+// workspace of libtorch's sum on a GPU.
 func Need(d torch.Device, params []nn.NamedParam) int64 {
 	most := int64(0)
 	for _, p := range params {
-		most = max(most, min(blockSize(d), p.Numel())+1) // a block, and its sum
+		most = max(most, min(blockSize(d), p.Numel())+1) // a block and its sum
 	}
-	const number = 8 // float64
-	return number * (most + int64(len(params)))
+	return torch.Float64.Size() * (most + int64(len(params)))
 }
 
 // addSquares adds the squares of g's elements to sum.
@@ -85,8 +83,8 @@ func addSquares(c *torch.Ctx, sum, g *torch.Tensor) {
 	}
 }
 
-// Global is the 2-norm of all gradients together. It adds in the order of the names, so that it
-// is the same to the bit however the parameters were divided. Infinite or NaN gradients make it so.
+// Global returns the 2-norm of all gradients. It adds in the order of the names, so that the bits
+// do not depend on how the parameters were divided.
 func Global(parts ...[]Norm) float64 {
 	all := slices.Concat(parts...)
 	slices.SortFunc(all, func(a, b Norm) int { return cmp.Compare(a.Name, b.Name) })
@@ -97,9 +95,9 @@ func Global(parts ...[]Norm) float64 {
 	return math.Sqrt(sum)
 }
 
-// ClipFactor is the factor that scales gradients of a norm down to at most maxNorm: PyTorch's
-// min(1, maxNorm / (norm + 1e-6)). A norm that is infinite or NaN gives ErrNotFinite, where PyTorch
-// would go on and make the weights NaN.
+// ClipFactor returns the factor that scales gradients of a norm down to at most maxNorm: PyTorch's
+// min(1, maxNorm / (norm + 1e-6)). An infinite or NaN norm gives ErrNotFinite; PyTorch would make
+// the weights NaN.
 func ClipFactor(norm, maxNorm float64) (float64, error) {
 	if !(maxNorm > 0) {
 		return 0, fmt.Errorf("optim: a norm cannot be clipped to %v: want more than 0", maxNorm)
@@ -110,18 +108,17 @@ func ClipFactor(norm, maxNorm float64) (float64, error) {
 	return min(1, maxNorm/(norm+1e-6)), nil
 }
 
-// Scale multiplies the gradients of params in place. A factor of 1 touches nothing.
+// Scale multiplies the gradients of params by factor in place.
 func Scale(c *torch.Ctx, params []nn.NamedParam, factor float64) {
 	if factor == 1 {
 		return
 	}
 	c.NoGrad(func() {
 		for _, p := range params {
-			mark := c.Mark()
 			if g := c.GradOf(p.Tensor()); g != nil {
 				c.MulScalar_(g, factor)
+				g.Free()
 			}
-			c.Release(mark)
 		}
 	})
 }
