@@ -37,7 +37,7 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
-// layer is the name of the layer that was running when the action failed with err, or "".
+// layer is the name of the layer in which the action failed with err, or "".
 func (r *run) layer(a schedule.Action, err error) string {
 	running, around := r.state(a).execution.Running(), ""
 	if r.batch.Within != nil {
@@ -47,7 +47,7 @@ func (r *run) layer(a schedule.Action, err error) string {
 	switch {
 	case running == nil || a.Kind.Transfer():
 		return ""
-	case running.Path() != around: // in a forward, or nn.Checkpointed ran it again
+	case running.Path() != around: // in a forward, or in a recomputation of nn.Checkpointed
 		return running.Path()
 	case errors.As(err, &e):
 		return running.LayerOf(e.Sequence)
@@ -55,8 +55,8 @@ func (r *run) layer(a schedule.Action, err error) string {
 	return ""
 }
 
-// forward performs the operations of a micro-batch's plan before the loss, and keeps the values for other
-// stages.
+// forward performs the plan's operations on a micro-batch before the loss, and keeps the values for
+// other stages.
 func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	state.execution.Final = !r.back
@@ -83,9 +83,9 @@ func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 	}
 }
 
-// recompute performs the operations of a plan between the loss and the arrival of the gradient.
+// recompute performs the plan's operations between the loss and the arrival of the gradient.
 func (r *run) recompute(c *torch.Ctx, a schedule.Action) {
-	// the gradient of the loss is where the plan has it
+	// a plan counts the gradient of the loss from here on
 	if r.p.optimal() && r.loss != nil && r.last(a.Stage) {
 		r.start(c, a, r.state(a))
 	}
@@ -101,8 +101,8 @@ func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	}
 }
 
-// backward adds to the gradients of the stage's parameters, and keeps the gradients for earlier stages. As
-// the first part of two it leaves parameters, but for ties, to the second part.
+// backward adds to the gradients of the stage's parameters, and keeps the gradients for earlier
+// stages. schedule.BackwardInput leaves all parameters but ties to schedule.BackwardWeight.
 func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	c.SetGrad(false)
@@ -119,7 +119,7 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 			state.skips[i].grads[k] = nil
 		}
 	}
-	// plans that assume a gradient have had it sent here
+	// a plan with the policy Optimal assumes this gradient, so it was sent in vain
 	if !r.inputGrad && !stage.inputGrad && !stage.trains {
 		torch.FreeAll(slices.Concat(append(skips, state.outGrad)...))
 		clear(skips)
@@ -137,6 +137,7 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	r.takeInputGrads(c, a, stage, state)
 }
 
+// start sets the gradients of the last stage's output.
 func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
 		weight := r.weight(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1)
@@ -162,7 +163,7 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 		r.giveInputs(c, a.MicroBatch, state)
 	}
 	for i, p := range stage.skips {
-		if p.received() && p.place < len(skips) { // none where units in front have no backward
+		if p.received() && p.place < len(skips) { // false if the plan has no backward of the first unit
 			state.skips[i].back = skips[p.place]
 		}
 	}
@@ -225,8 +226,7 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		column := make([]*torch.Tensor, len(lists))
 		for i := range lists {
 			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d is a number, %v, without rows to join over micro-batches; let the last "+
-					"layer give each row its value", j, column[i])
+				refuse("output %d, %v, has no rows to join; let the last layer make a value for each row", j, column[i])
 			}
 		}
 		parts, start := make([]rows, len(column)), int64(0)
@@ -247,8 +247,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	return out
 }
 
-// weight is the factor of a micro-batch, with which the losses add up to the loss of the whole
-// batch, or of all batches of the update. Of a mean it is the share of the rows, of a sum 1.
+// weight is a micro-batch's weight in the loss of the whole batch, or of all batches of the update:
+// its share of the rows for a mean, 1 for a sum.
 func (r *run) weight(microBatch int) float64 {
 	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
 		return 1

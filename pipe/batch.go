@@ -18,9 +18,9 @@ type Batch struct {
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
 	Extras   map[string]any // values that are no tensors, for every layer and micro-batch
-	// Accumulate says that a later batch will add to the gradients before the update. Until then each
-	// replica (Config.Replicas) has its own gradients and buffers. The next batch without Accumulate
-	// sums the gradients, and all replicas take the buffers of replica 0.
+	// Accumulate says that a later batch will add to the gradients before the update. Until then
+	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
+	// Accumulate sums the gradients, and all replicas take the buffers of replica 0.
 	Accumulate bool
 	TotalRows  int64 // rows of all batches of an update, for the mean of a loss; 0 is this batch's
 	// FirstMicroBatch is the number of micro-batches of earlier batches of the update
@@ -28,9 +28,9 @@ type Batch struct {
 	FirstMicroBatch int
 	LossScale       float64 // multiplies the gradients, but not Result.Loss; 0 is 1; see UpdateScaled
 
-	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat), or
-	// nil. The pipe then has one stage, which runs on the whole batch in forks of the context. It does
-	// not place parameters.
+	// Within is the context of a layer that runs the pipe as a part of itself (package autoremat),
+	// or nil. The pipe then has one stage, which runs on the whole batch in forks of the context.
+	// It does not place parameters.
 	Within    *nn.Ctx
 	LossBytes int64 // that Optimal keeps free for a loss after the layer; 0 is four times the output
 }
@@ -57,8 +57,8 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of a list that a stage reads. With whole no value needs rows; then
-// the list counts as one row.
+// countRows is the number of rows of a list that a stage reads. With whole no value needs rows;
+// then the list counts as one row.
 func countRows(what string, list []Value, whole bool, stage *Stage) (int64, error) {
 	rows := int64(-1)
 	for i, v := range list {
@@ -101,8 +101,8 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 
 type rows struct{ start, length int64 }
 
-// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first. No rows
-// are one empty micro-batch.
+// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first. No
+// rows are one empty micro-batch.
 func split(n int64, chunks int) []rows {
 	m := max(min(int64(chunks), n), 1)
 	out := make([]rows, m)

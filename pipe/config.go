@@ -21,22 +21,22 @@ import (
 // Config says how a model is cut and run. With more than one stage it needs a Balance.
 type Config struct {
 	Balance []int // the number of flattened layers in each stage; nil is one stage
-	// Devices gives each stage its device, in the stage's process (Ranks). Stages on one device share
-	// a worker. Nil is cpu:0, cpu:1, ..., numbered through all replicas.
+	// Devices gives each stage its device, in the stage's process (Ranks). Stages on one device
+	// share a worker. Nil is cpu:0, cpu:1, ..., numbered through all replicas.
 	Devices    []torch.Device
 	Chunks     int        // micro-batches, at most one for each row; 0 is 1
 	Checkpoint Checkpoint // the policy of all stages, or a list with one for each; "" is ExceptLast
-	// Budget is for the policy Optimal: the most live bytes on each stage's device, or one number for
-	// all. It limits devices while the pipe is open. Nil or 0 is the device's own limit
+	// Budget is for the policy Optimal: the most live bytes on each stage's device, or one number
+	// for all. It limits devices while the pipe is open. Nil or 0 is the device's own limit
 	// (torch.Device.SetLimit). Without a limit nothing is recomputed.
 	Budget    []int64
 	Optimizer optim.Optimizer // the policy Optimal leaves memory for its state; nil is none
 	// Plan is an earlier plan, which the pipe runs with the plan's Balance, Checkpoint, Budget,
-	// Schedule and, if Devices is nil, devices. A batch with fewer micro-batches runs its part of the
-	// plan. Nil lets the pipe plan.
+	// Schedule and, if Devices is nil, devices. A batch with fewer micro-batches runs its part of
+	// the plan. Nil lets the pipe plan.
 	Plan *plan.Plan
-	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and the
-	// same rows of a micro-batch. Nil is none.
+	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and
+	// the same rows of a micro-batch. Nil is none.
 	Profile *profile.Profile
 	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. Forward and Backward
 	// need a schedule whose workers end their forwards before their first backward.
@@ -48,15 +48,15 @@ type Config struct {
 	Threads           int            // intra-op threads of each worker, on which sums depend; 0 is 1
 	Cores             [][]int        // the cores that each distinct device's worker is bound to
 	Seed              uint64         // the root of initial weights and of all randomness
-	// Group has the processes of the stages; see Pipe. The caller closes it after the pipe. Nil is this
-	// process alone.
+	// Group has the processes of the stages; see Pipe. The caller closes it after the pipe. Nil is
+	// this process alone.
 	Group *group.Group
-	// Ranks is the rank of each stage's process, counted from the first member of the replica. Every
-	// process needs a stage. Nil is DefaultRanks.
+	// Ranks is the rank of each stage's process, counted from the first member of the replica.
+	// Every process needs a stage. Nil is DefaultRanks.
 	Ranks []int
 	// Replicas is the number of pipelines in Group. Each replica trains on its own rows, and a step
-	// sums the gradients over the replicas. Replicas in one process need models and devices of their
-	// own. 0 is 1.
+	// sums the gradients over the replicas. Replicas in one process need models and devices of
+	// their own. 0 is 1.
 	Replicas int
 	Record   bool // Step and Infer return a timeline
 
@@ -162,8 +162,8 @@ func refuse(field string, value any, problem, remedy string) error {
 	return &ConfigError{Of: "pipe", Field: field, Value: value, Problem: problem, Remedy: remedy}
 }
 
-// checkProcesses shares the members of the group out over replicas and stages. It gives each stage its
-// device and rank.
+// checkProcesses shares the members of the group out over replicas and stages. It gives each stage
+// its device and rank.
 func (cfg *Config) checkProcesses() error {
 	n, members := max(cfg.Replicas, 1), 1
 	if cfg.Group != nil {

@@ -12,8 +12,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Parcels between different GPUs of different processes go by NCCL, all others through the memory of
-// the hosts. NCCL has no communicator between two processes on one GPU.
+// Parcels between different GPUs of different processes go by NCCL, all others through the memory
+// of the hosts. NCCL has no communicator between two processes on one GPU.
 
 // gpus is how this process reaches the GPUs of others; tests replace it.
 type gpus struct {
@@ -57,7 +57,8 @@ func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 	return ways
 }
 
-// connect opens the ways to GPUs of other processes. It fails the group, because other processes wait.
+// connect opens the ways to GPUs of other processes. It fails the group, because other processes
+// wait.
 func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil

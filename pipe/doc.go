@@ -1,12 +1,12 @@
-// Package pipe trains an nn.Sequential as a pipeline of micro-batches. It cuts the model over devices
-// and runs programs of package schedule.
+// Package pipe trains an nn.Sequential as a pipeline of micro-batches. It cuts the model over
+// devices and runs programs of package schedule.
 //
 //	p, err := pipe.New(model, pipe.Config{Balance: []int{5, 6}, Chunks: 8})
 //	defer p.Close()
 //	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: n}, loss)
 //
-// Each device has one worker, a goroutine locked to an OS thread. A worker performs a list of actions
-// on micro-batches, which move between the workers.
+// Each device has one worker, a goroutine locked to an OS thread. A worker performs a list of
+// actions on micro-batches, which move between the workers.
 //
 //	action   what the worker does                             what it frees
 //	0>1F2    copies the values of micro-batch 2 from stage 0  the sender's copy, unless the
@@ -21,9 +21,9 @@
 //	1W2      then computes the gradients of parameters        graph, inputs, outputs
 //	1B2>0    sends the gradients for stage 0
 //
-// The lists are a program: of a schedule (Config.Schedule), such as GPipe or 1F1B, or any other that
-// schedule.Check passes. Stages on one device share a worker, which interleaves their actions in the
-// program's order.
+// The lists are a program: of a schedule (Config.Schedule), such as GPipe or 1F1B, or any other
+// that schedule.Check passes. Stages on one device share a worker, which interleaves their actions
+// in the program's order.
 //
 // A value is a tensor or a tuple of tensors of any types; see Batch. A skip connection
 // (nn.Ctx.Stash) may cross any number of stages. A parameter that modules on several stages share
@@ -33,10 +33,10 @@
 // The autograd graph is cut between stages, so the backward of a stage is an ordinary call on its
 // worker. On a CPU libtorch runs a backward on the calling thread, so stages overlap there, too.
 //
-// Results for the same number of micro-batches and threads do not depend on balance, schedule, policy
-// and number of stages, to the bit. Every stage goes backward in ascending order of micro-batches.
-// Random numbers depend on seed, step, micro-batch and layer name. Outputs of layers and gradients
-// of inputs are contiguous, with or without a cut: nn.Ctx copies others.
+// Results for the same number of micro-batches and threads do not depend on balance, schedule,
+// policy and number of stages, to the bit. Every stage goes backward in ascending order of
+// micro-batches. Random numbers depend on seed, step, micro-batch and layer name. Outputs of layers
+// and gradients of inputs are contiguous, with or without a cut: nn.Ctx copies others.
 //
 // With one stage the peak of a device is the same in every run. With several it may differ by the
 // activations and gradients that neighbours have not received yet; see Pipe.SafeLimit.

@@ -28,15 +28,16 @@ type pass struct {
 	err     error         // the first failure; guarded by mu, and final when the pass is over
 	running int           // workers; guarded by mu
 	over    chan struct{} // closed when no worker is running
+	undo    []func()      // by worker, in training
 	cores   int64
 	record  bool
 	begun   time.Time
 	events  [][]schedule.Event // by worker, when recording
 }
 
-// execute performs a part of the plan's program within a call that was entered. It returns the first
-// failure when every worker has ended, and a timeline if the pipe records. It undoes a training run
-// that fails.
+// execute performs a part of the plan's program within a call that was entered. It returns the
+// first failure when every worker has ended, and a timeline if the pipe records. It undoes a
+// training run that fails.
 //
 //	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
 //	worker 1   begin, actions, end ──┘
@@ -57,7 +58,8 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	n := len(g.Actions)
 	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, n), parcels: make([]int64, n),
 		running: len(p.mine), over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)),
-		record: record, begun: time.Now(), events: make([][]schedule.Event, len(p.workers))}
+		undo: make([]func(), len(p.workers)), record: record, begun: time.Now(),
+		events: make([][]schedule.Event, len(p.workers))}
 	r.moved = sync.NewCond(&r.mu)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
@@ -140,7 +142,9 @@ func (r *run) work(worker int, c *torch.Ctx) {
 			m.Free()
 		}
 	}()
-	r.begin(worker)
+	if r.training {
+		r.undo[worker] = r.remember(worker)
+	}
 	if r.receivesAhead() {
 		for _, send := range g.expected[worker] {
 			current = send.Matching()
@@ -179,7 +183,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		if r.gathers && worker == r.p.last().worker {
 			r.outputs = r.gather(c)
 		}
-		ledger.end()
+		r.p.devices.raise(worker, max(ledger.most, engine.OwnPeak(w.device)))
 	}
 	ending = fmt.Sprintf("the work of %v", c.Device())
 	w.leave()
@@ -221,8 +225,9 @@ func (r *run) receivesAhead() bool {
 		(r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
 }
 
-// leave ends a worker's part. When the last worker leaves, the result of the pass is final: a context
-// that ends later does not fail it. In training each worker waits for all, and undoes a failed run.
+// leave ends a worker's part. When the last worker leaves, the result of the pass is final: a
+// context that ends later does not fail it. In training each worker waits for all, and undoes a
+// failed run.
 func (r *run) leave(x *pass, worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
@@ -232,14 +237,14 @@ func (r *run) leave(x *pass, worker int) {
 	if !r.training {
 		return
 	}
-	if <-x.over; x.err != nil {
-		r.undo(worker)
+	if <-x.over; x.err != nil && x.undo[worker] != nil {
+		x.undo[worker]()
 		_ = torch.Try(r.p.workers[worker].leave)
 	}
 }
 
-// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a thread on an
-// idle core takes about as long. So a wait takes at most twice the least time.
+// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a thread
+// on an idle core takes about as long. So a wait takes at most twice the least time.
 const spinTime = time.Millisecond
 
 // runningThreads counts the intra-op threads of all runs of this process.
@@ -269,8 +274,8 @@ func (r *run) failAt(a schedule.Action, layer string, err error) {
 	r.fail(&Error{Stage: a.Stage, MicroBatch: a.MicroBatch, Direction: a.Kind, Layer: layer, Err: err})
 }
 
-// fail records the first failure and wakes all waiters, also on links. It prefers the group's failure
-// to err, which may be a consequence.
+// fail records the first failure and wakes all waiters, also on links. It prefers the group's
+// failure to err, which may be a consequence.
 func (r *run) fail(err error) {
 	if g := r.p.cfg.Group; g != nil {
 		err = cmp.Or(g.Err(), err)

@@ -8,9 +8,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Stages exchange skips and gradients of shared parameters, too. A skip that is stashed on one stage and
-// popped on others has a stageSkip on each of them. A parameter that several stages use has a tie on
-// each of them.
+// Stages exchange skips and gradients of shared parameters, too. A skip that is stashed on one
+// stage and popped on others has a stageSkip on each of them. A parameter that several stages use
+// has a tie on each of them.
 //
 //	stage 0          stage 1          stage 2          stage 3
 //	stash s  ─────────────────────►  pop s, pop s ──── pop s       s moves 0>2 and 0>3
@@ -83,14 +83,15 @@ func connect(stages []*Stage, routes []nn.SkipRoute) {
 
 func (s stageSkip) received() bool { return s.from.stage >= 0 }
 
-// tie is a parameter that several stages use, on one of these stages. The parameter lives on the first
-// stage; the others have a replica.
+// tie is a parameter that several stages use, on one of these stages. The parameter lives on the
+// first stage; the others have a replica.
 type tie struct {
 	handles  []*nn.Param // of the stage's layers, in the order of the model
 	from, to location    // the ties on the stages before and after that use it; stage -1 if none does
 }
 
-// received reports whether the parameter lives on an earlier stage, so that this stage has a replica.
+// received reports whether the parameter lives on an earlier stage, so that this stage has a
+// replica.
 func (t tie) received() bool { return t.from.stage >= 0 }
 
 // tensor is the parameter or its replica.
@@ -105,8 +106,8 @@ func (p *Pipe) home(t tie) (stage *Stage, first tie) {
 	return stage, first
 }
 
-// checkOwner refuses a model with replicas of shared parameters from another pipe. Gradients would go to
-// these replicas and be lost.
+// checkOwner refuses a model with replicas of shared parameters from another pipe. Gradients would
+// go to these replicas and be lost.
 func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
@@ -153,9 +154,9 @@ func (t tie) become(replica *torch.Tensor) {
 	}
 }
 
-// refresh makes a tie's replica equal to a value from a device. On the stage's own device the replica
-// shares the value's memory. An equal replica is not written, because graphs of runs between forward
-// and backward have saved it.
+// refresh makes a tie's replica equal to a value from a device. On the stage's own device the
+// replica shares the value's memory. An equal replica is not written, because graphs of runs
+// between forward and backward have saved it.
 func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from torch.Device) {
 	replica := t.tensor()
 	memory, _ := value.Storage()

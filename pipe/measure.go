@@ -15,8 +15,8 @@ import (
 	"penstock.example/torch"
 )
 
-// measure measures the model on the first micro-batch, and on the last one if it has fewer rows: once on
-// a CPU, once on a GPU, as stages are on both.
+// measure measures the model on the first micro-batch, and on the last one if it has fewer rows. It
+// does so once for each kind of device.
 func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	out, of := make([]profile.Chain, len(r.p.stages)), map[torch.Kind][]profile.Chain{}
 	for i, d := range r.p.cfg.Devices {
@@ -40,13 +40,12 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers in spite of Recomputing
+		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers although Recomputing is set
 		var workers []int
 		for _, s := range p.stages {
 			workers = append(workers, s.worker)
 		}
-		// the default stream of a GPU measures, and then the stages' streams go on
-		c.Synchronize()
+		c.Synchronize() // a GPU measures on its default stream
 		p.idle()
 		defer p.idle()
 		here := torch.NewCtx(torch.Options{Device: device})
@@ -71,7 +70,7 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 		if last := len(r.parts) - 1; r.fullMicroBatches() <= last {
 			config.Fewer, config.FewerTarget = part(r.batch.Input, last), part(r.batch.Target, last)
 		}
-		if kind == p.cfg.Devices[0].Kind { // Config.Profile is of a device like that of the first stage
+		if kind == p.cfg.Devices[0].Kind { // Config.Profile has the first stage's kind
 			config.Known = p.cfg.Profile
 		}
 		measured, err := profile.Measure(ctx, p.model, config, part(r.batch.Input, 0)...)
@@ -81,19 +80,17 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 	return chains, err
 }
 
-// idle blocks until the default streams of the stages' GPUs are idle.
+// idle blocks until the default streams of this process's GPUs are idle.
 func (p *Pipe) idle() {
-	var done []torch.Device
-	for _, s := range p.stages {
-		if s.Here && s.Device.Kind != torch.KindCPU && !slices.Contains(done, s.Device) {
-			stream.End(stream.Host{}, engine.DefaultStream(s.Device))
-			done = append(done, s.Device)
+	for _, w := range p.mine {
+		if d := p.workers[w].device; d.Kind != torch.KindCPU {
+			stream.End(stream.Host{}, engine.DefaultStream(d))
 		}
 	}
 }
 
-// exclusively runs f on the first worker of the process while the others wait, within a run that
-// was entered. Nothing else changes the accounts of the devices meanwhile.
+// exclusively runs f on the first worker of the process, within a run that was entered. The other
+// workers wait, so that the accounts of the devices change through f alone.
 func (p *Pipe) exclusively(f func(c *torch.Ctx) error) error {
 	var arrived sync.WaitGroup
 	done := make(chan struct{})
@@ -111,10 +108,10 @@ func (p *Pipe) exclusively(f func(c *torch.Ctx) error) error {
 	})...)
 }
 
-// measuringDevice returns the device of a kind to measure on, until it is released: on CPUs with several
-// stages an unused one with the highest of their limits, or else the first one of this process.
+// measuringDevice returns the device of a kind to measure on, until it is released. For several
+// stages on CPUs it is an unused one with the highest of their limits, otherwise the first one of
+// this process.
 func (p *Pipe) measuringDevice(kind torch.Kind) (d torch.Device, release func(), err error) {
-	release = func() {}
 	var limits []int64
 	for _, s := range slices.Backward(p.stages) {
 		if s.Here && s.Device.Kind == kind {
@@ -127,13 +124,12 @@ func (p *Pipe) measuringDevice(kind torch.Kind) (d torch.Device, release func(),
 	case kind == torch.KindCPU && len(p.stages) > 1:
 		return profile.IdleDevice(slices.Max(append(limits, 0)))
 	case limits == nil:
-		return d, release, errors.New("the first process measures for all, and has no GPU; " +
-			"want a stage on a GPU there, or another policy than optimal")
+		err = errors.New("process 0 measures for all and has no GPU; give it a GPU stage, or avoid optimal")
 	}
-	return d, release, nil
+	return d, func() {}, err
 }
 
-// problem is the planning problem of a step, as far as it is known without measuring.
+// problem is the part of a step's planning problem that is known without measuring.
 func (p *Pipe) problem(microBatches int) plan.Problem {
 	out := plan.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
 	out.Skips, out.Ties = crossings(p.stages)
@@ -155,21 +151,18 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 		if p.cfg.policies[i] != Optimal {
 			continue
 		}
-		c, room := chains[i], r.available[i]
+		c, given := chains[i], r.available[i]
 		d := &out.Devices[s.worker]
-		d.Live = room.Live
-		if limit := room.Limit; limit > 0 && (d.Limit == 0 || limit < d.Limit) {
-			d.Limit = limit
-		}
+		d.Live, d.Limit = given.Live, tighter(d.Limit, given.Limit)
 		out.Stages[i].Costs = costs(c)
 		if c.Fewer != nil {
 			fewer := costs(*c.Fewer)
 			out.Stages[i].Fewer, out.Larger = &fewer, r.fullMicroBatches()
 		}
-		memory := plan.Memory{Unplaced: room.Unplaced, Gradients: room.Gradients, State: room.State,
+		memory := plan.Memory{Unplaced: given.Unplaced, Gradients: given.Gradients, State: given.State,
 			BatchInput: i == 0}
 		if i == 0 {
-			memory.InputHasGradient = room.InputGradient
+			memory.InputHasGradient = given.InputGradient
 			for _, v := range r.batch.Input {
 				if r.inputGrad && v.Tensor.RequiresGrad() {
 					memory.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
@@ -180,8 +173,7 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 			memory.Reduction = s.reduction()
 		}
 		if r.loss == nil && r.last(i) {
-			// The outputs of the whole batch, and with them while they are put together the
-			// micro-batches', later their gradients.
+			// the outputs of the whole batch, and those of the micro-batches, later the gradients
 			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
 			if r.batch.Within != nil {
 				memory.Outputs = c.Gives + cmp.Or(r.batch.LossBytes, 4*c.Gives)
@@ -192,11 +184,12 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 	return out
 }
 
+// available is the memory that a stage has.
 type available struct {
 	Live, Limit   int64 // of the device
 	Unplaced      int64
-	Gradients     bool  // all of them exist
-	InputGradient bool  // so do those of all inputs that want one
+	Gradients     bool  // all gradients of parameters exist
+	InputGradient bool  // all wanted gradients of inputs exist
 	State         int64 // of the optimizer, still to be allocated
 }
 
@@ -205,32 +198,35 @@ func (a available) min(b available) available {
 	if b == (available{}) {
 		return a
 	}
-	if b.Limit > 0 && (a.Limit == 0 || b.Limit < a.Limit) {
-		a.Limit = b.Limit
-	}
+	a.Limit = tighter(a.Limit, b.Limit)
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
 	a.Gradients, a.InputGradient = a.Gradients && b.Gradients, a.InputGradient && b.InputGradient
 	return a
 }
 
+// tighter is the lower of two limits, of which 0 is none.
+func tighter(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
 func (r *run) availableOf(stage int) available {
 	p, s := r.p, r.p.stages[stage]
-	var out available
 	if p.cfg.policies[stage] != Optimal {
-		return out
+		return available{}
 	}
 	m := s.Device.Memory()
-	out.Live, out.Limit, out.Unplaced, out.Gradients = m.Live, m.Limit, p.Unplaced(stage), s.hasGrads()
-	if b := p.cfg.Budget[stage]; b > 0 && (out.Limit == 0 || b < out.Limit) {
-		out.Limit = b
-	}
+	out := available{Live: m.Live, Limit: tighter(m.Limit, p.cfg.Budget[stage]), Unplaced: p.Unplaced(stage),
+		Gradients: !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })}
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
 	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.batch.Input, func(v Value) bool {
 		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
 	})
-	// planned before the update began
+	// earlier batches of the update will leave gradients
 	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) {
 		for _, q := range s.trained {
 			out.Unplaced += q.Bytes()
@@ -242,8 +238,7 @@ func (r *run) availableOf(stage int) available {
 
 func costs(c profile.Chain) plan.StageCosts {
 	return plan.StageCosts{Footprint: c.Footprint, Times: c.UnitTimes, Loss: c.Chain.Loss.Backward,
-		Units:    c.Units,
-		Prologue: c.Prologue, Spread: c.Timing.Spread}
+		Units: c.Units, Prologue: c.Prologue, Spread: c.Timing.Spread}
 }
 
 // fullMicroBatches is the number of micro-batches with the most rows.
@@ -281,7 +276,3 @@ func countOf[T any](list []T, counts func(T) bool) (n int) {
 }
 
 func hasGrad(p nn.NamedParam) bool { return p.Exists() && p.Tensor().HasGrad() }
-
-func (s *Stage) hasGrads() bool {
-	return !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })
-}

@@ -9,22 +9,20 @@ import (
 	"penstock.example/schedule"
 )
 
-// The stages of a pipe may be in several processes, the members of a group. The program moves parcels
-// between them. They meet to exchange the loss, the norms of gradients, and the end of each phase of
-// an update. A failure within a step fails the group, since messages may be in flight. All processes
-// return the error of the process that failed first.
-
-type memberReport[T any] struct {
-	Body    T
-	Devices map[int]deviceBytes // by worker
-}
+// The stages of a pipe may be in several processes, the members of a group. The program moves
+// parcels between them. They meet to exchange the loss, the norms of gradients, and the end of each
+// phase of an update. A failure within a step fails the group, since messages may be in flight. All
+// processes return the error of the process that failed first.
 
 // meet is group.Meet of the pipe's processes. It also exchanges the memory of their devices.
 func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error) ([]T, error) {
 	if p.cfg.Group == nil {
 		return []T{mine}, failed
 	}
-	own := memberReport[T]{mine, map[int]deviceBytes{}}
+	own := struct {
+		Body    T
+		Devices map[int]deviceBytes // by worker
+	}{mine, map[int]deviceBytes{}}
 	for _, w := range p.mine {
 		own.Devices[w] = deviceBytes{p.devices.of(w).Safe, p.workers[w].device.Memory().Peak}
 	}

@@ -18,17 +18,17 @@ import (
 // Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in
 // the order of their starts. The model owns its parameters; free them with nn.Free after Close.
 //
-// A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call on
-// their own pipe that needs the workers fails with ErrNested. By way of another pipe or goroutine it
-// blocks for ever.
+// A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call
+// on their own pipe that needs the workers fails with ErrNested. By way of another pipe or
+// goroutine it blocks for ever.
 //
-// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between runs. The
-// next run plans anew.
+// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between
+// runs. The next run plans anew.
 //
 // With Config.Group the stages are in several processes. Each process has a Pipe for the same model
 // and configuration, and makes the same calls in the same order with the same arguments. It has the
-// parameters and the results of its own stages. All results are the same to the bit. A step that fails
-// in one process fails in all of them and fails the group.
+// parameters and the results of its own stages. All results are the same to the bit. A step that
+// fails in one process fails in all of them and fails the group.
 type Pipe struct {
 	cfg          Config
 	model        *nn.Sequential
@@ -121,7 +121,9 @@ func (p *Pipe) Close() error {
 		for _, w := range p.mine {
 			p.workers[w].stop()
 		}
-		p.copies.close()
+		for _, c := range p.copies.of {
+			engine.CloseStream(c)
+		}
 		for _, s := range p.stages {
 			s.forget()
 		}
@@ -147,8 +149,8 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	return all.Wait
 }
 
-// do runs f on every worker of this process. submit must be held. wait waits for f and its queued work.
-// errs is by worker.
+// do runs f on every worker of this process. submit must be held. wait waits for f and its queued
+// work. errs is by worker.
 func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []error)) {
 	errs := make([]error, len(p.workers))
 	all := p.start(func(worker int, c *torch.Ctx) {
@@ -169,9 +171,9 @@ func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
 	return wait()
 }
 
-// OnStages runs f for each stage of this process, on the worker of the stage's device. c makes no graph,
-// and its tensors are freed when f returns. OnStages waits for all stages and joins their errors. To
-// step an optimizer use Update.
+// OnStages runs f for each stage of this process, on the worker of the stage's device. c makes no
+// graph, and its tensors are freed when f returns. OnStages waits for all stages and joins their
+// errors. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -226,8 +228,8 @@ func New(model *nn.Sequential, cfg Config) (*Pipe, error) {
 }
 
 // Open cuts the flattened layers of a model over devices and starts the workers, which Close ends.
-// Nothing is allocated, so a model may be larger than its devices. PlanFor predicts the memory. Until
-// Place other calls fail with ErrNotPlaced.
+// Nothing is allocated, so a model may be larger than its devices. PlanFor predicts the memory.
+// Until Place other calls fail with ErrNotPlaced.
 func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	layers := model.Layers()
 	cfg, err := cfg.resolved(layers)
@@ -262,8 +264,8 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 }
 
 // Place makes missing parameters and buffers on the devices of their stages, and copies the others
-// there. It frees the parameters of other processes. It fails with a *plan.MemoryError if they do not
-// fit, and then frees the new ones. A second Place does nothing.
+// there. It frees the parameters of other processes. It fails with a *plan.MemoryError if they do
+// not fit, and then frees the new ones. A second Place does nothing.
 func (p *Pipe) Place() error {
 	leave, err := p.enter("Place")
 	if err != nil {
@@ -328,8 +330,8 @@ func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	return short
 }
 
-// Unplaced is the bytes that Place will allocate for a stage: parameters and buffers, and replicas of
-// parameters that live on other devices. It is 0 for a stage of another process.
+// Unplaced is the bytes that Place will allocate for a stage: parameters and buffers, and replicas
+// of parameters that live on other devices. It is 0 for a stage of another process.
 func (p *Pipe) Unplaced(stage int) (bytes int64) {
 	s := p.stages[stage]
 	if !s.Here {

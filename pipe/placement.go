@@ -9,8 +9,9 @@ import (
 	"penstock.example/torch"
 )
 
-// workers numbers the distinct devices, which each have a worker, in the order of their first stage.
-// Equal names in two processes are two devices. It returns the worker of each stage, and the devices.
+// workers numbers the distinct devices, which each have a worker, in the order of their first
+// stage. Equal names in two processes are two devices. It returns the worker of each stage, and the
+// devices.
 func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	type owned struct {
 		device     torch.Device
@@ -35,8 +36,8 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 }
 
 // DeviceNames are the names of the distinct devices, in the order of their first stage. If a name
-// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0. Devices must have an
-// element for each stage, and Ranks, too, or be nil.
+// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0. Devices must have
+// an element for each stage, and Ranks, too, or be nil.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	by, number, again := "rank", cfg.Ranks, false
@@ -70,9 +71,9 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They split the distinct
-// devices over size processes, in order and evenly. With fewer devices than processes they split the
-// stages.
+// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They split the
+// distinct devices over size processes, in order and evenly. With fewer devices than processes they
+// split the stages.
 func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))
@@ -92,8 +93,8 @@ func (cfg Config) here(stage int) bool {
 	return cfg.rank(stage, replica) == cfg.Group.Rank()
 }
 
-// deviceHere is Stage.Device. For the device of another process it is the CPU device of the same name.
-// If this process uses the name itself, or it is a GPU's, it is a CPU device without stages.
+// deviceHere is Stage.Device. For the device of another process it is the CPU device of the same
+// name. If this process uses the name itself, or it is a GPU's, it is a CPU device without stages.
 func (cfg Config) deviceHere(stage int) torch.Device {
 	device := cfg.Devices[stage]
 	if cfg.here(stage) {

@@ -27,10 +27,10 @@ func (p *Pipe) Plan() *plan.Plan {
 	return nil
 }
 
-// PlanFor returns the plan for a Step with such a batch and loss, which Step would make otherwise. A
-// nil loss plans for Forward. Measuring for a new plan blocks other runs. A *plan.MemoryError lists
-// all stages with too low limits, and the least sufficient ones. Before Place parameters are counted
-// as if they existed. The caller must not change the plan.
+// PlanFor returns the plan for a Step with such a batch and loss, which Step would make otherwise.
+// A nil loss plans for Forward. Measuring for a new plan blocks other runs. A *plan.MemoryError
+// lists all stages with too low limits, and the least sufficient ones. Before Place parameters are
+// counted as if they existed. The caller must not change the plan.
 func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, error) {
 	leave, err := p.enter("PlanFor")
 	if err != nil {
@@ -77,8 +77,9 @@ func (r *run) configPlan() (*prepared, error) {
 		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })
 }
 
-// countsOnlyPlan is a plan without a measurement, for which stages with the policy Optimal recompute
-// nothing. If the pipe has such stages, senders wait for receivers: no memory is planned for parcels.
+// countsOnlyPlan is a plan without a measurement, for which stages with the policy Optimal
+// recompute nothing. If the pipe has such stages, senders wait for receivers: no memory is planned
+// for parcels.
 func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 	return p.plans.find(fmt.Sprint("counts ", microBatches), func() (*prepared, error) {
 		problem := p.problem(microBatches)
@@ -97,8 +98,8 @@ func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 }
 
 // optimalPlan is the plan for this batch within the available memory. Process 0 makes it for all
-// processes. They make the same calls and know the memory of all stages, so if one process has a plan
-// already, all have it.
+// processes. They make the same calls and know the memory of all stages, so if one process has a
+// plan already, all have it.
 func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	p := r.p
 	p.plans.mu.Lock()
@@ -196,7 +197,8 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	return p.prepare(solved, r.loss != nil, r.inputGrad)
 }
 
-// batchKey is everything that a measurement depends on: the sizes of the micro-batches, and the loss.
+// batchKey is everything that a measurement depends on: the sizes of the micro-batches, and the
+// loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
@@ -222,8 +224,8 @@ func (r *run) planKey() string {
 }
 
 type plans struct {
-	// mu is held while a plan is made. A measurement runs layers meanwhile, so calls that a layer may
-	// make do not take mu.
+	// mu is held while a plan is made. A measurement runs layers meanwhile, so calls that a layer
+	// may make do not take mu.
 	mu     sync.Mutex
 	chains map[string][]profile.Chain // by batchKey
 	all    map[string]*prepared
@@ -322,9 +324,9 @@ func (c *plans) forget() {
 	c.last.Store(nil)
 }
 
-// Chains has the measured costs of each stage's units, for the policy Optimal, or nil if nothing was
-// measured. If several batches were measured, it is for the one with the most rows. It waits for a
-// running measurement. The caller must not change it.
+// Chains has the measured costs of each stage's units, for the policy Optimal, or nil if nothing
+// was measured. If several batches were measured, it is for the one with the most rows. It waits
+// for a running measurement. The caller must not change it.
 func (p *Pipe) Chains() []profile.Chain {
 	p.plans.mu.Lock()
 	defer p.plans.mu.Unlock()

@@ -13,18 +13,18 @@ import (
 	"penstock.example/torch"
 )
 
-// Replicas of the pipeline train the same model on rows of their own, and run the same program. After the
-// last backward of a stage its members of the group sum its gradients, in the order of replicas, so that the
-// bits do not depend on who is late, and hand the sum back:
+// Replicas of the pipeline train the same model on their own rows, with the same program. After the
+// last backward of a stage its processes sum the gradients in the order of replicas, so that timing
+// does not change the bits, and pass the sum back:
 //
 //	replica 0   g0 ─────────► ┌─ g0+g1+g2
 //	replica 1   g0+g1 ──────► ◄┘─┐
 //	replica 2   (g0+g1)+g2 ───►  ◄┘
 //
-// Parameters move one by one, so that a replica holds one more than its own. Buffers, such as running
-// statistics, go up the same way from replica 0.
+// Gradients move one by one, so that a replica holds one more than its own. Buffers, such as
+// running statistics, move up the same way from replica 0.
 
-// replicas is the number of replicas, and the index of this process's own.
+// replicas is the number of replicas, and the index of this process's replica.
 func (cfg Config) replicas() (count, index int) {
 	count = max(cfg.Replicas, 1)
 	if cfg.Group == nil {
@@ -50,7 +50,7 @@ func (cfg Config) rank(stage, replica int) int {
 	return replica*(cfg.Group.Size()/count) + cfg.Ranks[stage]
 }
 
-// ofMine is the part of a list by rank that belongs to this process's replica.
+// ofMine is the part of a list by rank for this process's replica.
 func ofMine[T any](cfg Config, byRank []T) []T {
 	count, index := cfg.replicas()
 	each := len(byRank) / count
@@ -67,8 +67,8 @@ func reducing(g schedule.Generator) schedule.Generator {
 	}
 }
 
-// connectProcesses makes the links between the processes of the replica, and between the replicas of each
-// stage.
+// connectProcesses makes the links between the processes of the replica, and between the replicas
+// of each stage.
 func (p *Pipe) connectProcesses() {
 	count, replica := p.cfg.replicas()
 	if p.replica = replica; p.cfg.Group == nil {
@@ -92,7 +92,7 @@ func (p *Pipe) connectProcesses() {
 	p.remote = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
 }
 
-// reduction is the most bytes of another replica that a stage holds at a time.
+// reduction is the most bytes of another replica that a stage holds at once.
 func (s *Stage) reduction() (bytes int64) {
 	for _, q := range append(slices.Clone(s.trained), s.buffers...) {
 		bytes = max(bytes, q.Bytes())
@@ -100,14 +100,13 @@ func (s *Stage) reduction() (bytes int64) {
 	return bytes
 }
 
-var errSummed = errors.New("pipe: a parameter has a gradient that was summed over the replicas before, and " +
-	"would count once for each; Update, or drop the gradients with nn.ZeroGrads, after each step, or set " +
-	"Batch.Accumulate in all steps but the last")
+var errSummed = errors.New("pipe: a gradient is summed over the replicas already; Update or nn.ZeroGrads " +
+	"after each step, or set Batch.Accumulate in all steps but the last")
 
-// endsWithSum says whether the backward of a run ends with the sum over replicas.
+// endsWithSum reports whether the backward of a run ends with the sum over replicas.
 func (r *run) endsWithSum() bool { return !r.batch.Accumulate && !r.retain }
 
-// checkNoSummedGrads refuses a run of replicas that finds gradients which are summed.
+// checkNoSummedGrads refuses to add to summed gradients: they would count once for each replica.
 func (p *Pipe) checkNoSummedGrads() error {
 	if p.between == nil || p.unsummed.Load() {
 		return nil
@@ -122,14 +121,14 @@ func (p *Pipe) checkNoSummedGrads() error {
 	return nil
 }
 
-// noteGrads notes that a backward has added to the gradients.
+// noteGrads is called after a backward.
 func (r *run) noteGrads() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
 
-// ring is the members of a stage in all replicas. Values go up, and sums come down.
-type ring struct {
+// ladder links the replicas of a stage. Values go up, and sums come down.
+type ladder struct {
 	c        *torch.Ctx
 	l        link.Link
-	k, count int // this replica
+	k, count int // index of this replica, and number of replicas
 }
 
 func up(k, i int) schedule.Action {
@@ -140,7 +139,7 @@ func down(k, i int) schedule.Action {
 	return schedule.Action{Kind: schedule.SendGradient, Stage: k, MicroBatch: i, Peer: k - 1}
 }
 
-func (x ring) send(at schedule.Action, t *torch.Tensor) error {
+func (x ladder) send(at schedule.Action, t *torch.Tensor) error {
 	p := link.Parcel{Device: x.c.Device()}
 	if t != nil {
 		t = x.c.Keep(x.c.Detach(t))
@@ -149,7 +148,7 @@ func (x ring) send(at schedule.Action, t *torch.Tensor) error {
 	return x.l.Send(x.c, at, p)
 }
 
-func (x ring) receive(at schedule.Action) (*torch.Tensor, error) {
+func (x ladder) receive(at schedule.Action) (*torch.Tensor, error) {
 	p, err := x.l.Receive(x.c, at)
 	if err != nil {
 		return nil, err
@@ -157,8 +156,8 @@ func (x ring) receive(at schedule.Action) (*torch.Tensor, error) {
 	return x.c.Adopt(p.Take()[0].Tensor), nil
 }
 
-// passUp receives a value from the replica below, merges it and sends the result up.
-func (x ring) passUp(i int, value func() *torch.Tensor, merge func(below *torch.Tensor)) error {
+// passUp receives value i from the replica below, merges it and sends the result up.
+func (x ladder) passUp(i int, value func() *torch.Tensor, merge func(below *torch.Tensor)) error {
 	if x.k > 0 {
 		below, err := x.receive(up(x.k-1, i))
 		if err != nil {
@@ -172,12 +171,12 @@ func (x ring) passUp(i int, value func() *torch.Tensor, merge func(below *torch.
 	return nil
 }
 
-// passDown receives a sum from the replica above, which replaces the gradient of t, and sends it down.
-func (x ring) passDown(i int, t *torch.Tensor) error {
+// passDown receives sum i from the replica above as the gradient of t, and sends it down.
+func (x ladder) passDown(i int, t *torch.Tensor) error {
 	if x.k < x.count-1 {
 		sum, err := x.receive(down(x.k+1, i))
 		if err == nil {
-			err = x.l.Settle(up(x.k, i)) // it has arrived, and may be overwritten
+			err = x.l.Settle(up(x.k, i)) // the sent gradient has arrived, and may be overwritten
 		}
 		if err != nil {
 			return err
@@ -190,8 +189,8 @@ func (x ring) passDown(i int, t *torch.Tensor) error {
 	return nil
 }
 
-// setGrad changes the gradient of t by given, or sets it if t has none.
-func (x ring) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Tensor) *torch.Tensor) {
+// setGrad changes the gradient of t by given, or makes given the gradient if t has none.
+func (x ladder) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Tensor) *torch.Tensor) {
 	if grad := x.c.GradOf(t); grad != nil && given != nil {
 		change(grad, given)
 	} else if given != nil {
@@ -201,13 +200,13 @@ func (x ring) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Ten
 
 // reduce sums a stage's gradients over the replicas. Buffers get the values of replica 0.
 func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
-	if r.p.between == nil || !r.endsWithSum() { // of one replica, or by a later run
+	if r.p.between == nil || !r.endsWithSum() {
 		return nil
 	}
 	s, l := r.p.stages[a.Stage], r.p.between[a.Stage].Open(0)
 	defer l.Free()
 	c.SetGrad(false)
-	x := ring{c: c, l: l}
+	x := ladder{c: c, l: l}
 	x.count, x.k = r.p.cfg.replicas()
 	add := func(grad, below *torch.Tensor) *torch.Tensor { return c.Add_(grad, below, 1) }
 	for _, part := range []struct {
@@ -236,8 +235,8 @@ func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
-// sums are the sums over replicas that a worker has begun. They wait for other processes, and the worker
-// may have other stages to go on with. So they run one after the other on a stream of their own.
+// sums are a worker's sums over replicas. They wait for other processes, while the worker goes on
+// with other stages. They run one after the other on their own stream.
 //
 //	worker    1B0 1B1 ┬─ 0B0 0B1 ┬─ 0RED
 //	sums              └─ 1RED ───┘
@@ -248,7 +247,7 @@ type sums struct {
 	events []schedule.Event
 }
 
-// begin begins a sum of all gradients that are queued on the worker's stream.
+// begin begins a sum of all gradients on the worker's stream.
 func (s *sums) begin(a schedule.Action) {
 	r, w := s.r, s.r.p.workers[s.worker]
 	ready, before, ended := w.stream.Record(), s.ended, make(chan struct{})

@@ -454,7 +454,7 @@ func TestReplicasAccumulate(t *testing.T) {
 						}
 						// An error is the end of the group, and of this test.
 						if err := step(p, 0, processes == 2, 0, replicas*rows); err == nil ||
-							!strings.Contains(err.Error(), "summed over the replicas before") {
+							!strings.Contains(err.Error(), "summed over the replicas already") {
 							return nil, fmt.Errorf("a step with gradients that were summed: %v", err)
 						}
 						return got, nil

@@ -130,7 +130,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		run := must.Get(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
 		return run
 	}
-	closed := "this run is closed; a run has one Backward, which frees it, and BackwardRetained before that"
+	closed := "this run is closed; before its one Backward use BackwardRetained"
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
 	for _, row := range []struct {
@@ -154,7 +154,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) },
 			"run a backward of the loss first"},
 		{"too many gradients", func(run *pipe.Run) error { return run.Backward(ctx, g, g) },
-			"for 1 outputs; give one for each, nil where there is none"},
+			"for 1 outputs; run a backward of the loss first"},
 		{"another shape", func(run *pipe.Run) error { return run.Backward(ctx, whole(c, 1, 4, 2)) },
 			"gradient 0 is float32[4,2] for output 0, float32[4,3] on cpu"},
 		{"integers", func(run *pipe.Run) error { return run.Backward(ctx, c.To(g, torch.Int64)) },

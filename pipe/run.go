@@ -20,14 +20,14 @@ type Result struct {
 }
 
 // Step runs forward, the loss on the last stage, and backward, and adds to the gradients of the
-// parameters. It blocks until every worker is done. The gradients are of the loss of the
-// whole batch, also when micro-batches differ in rows: a mean of micro-batch i counts rows(i)/rows.
+// parameters. It blocks until every worker is done. The gradients are of the loss of the whole
+// batch: a mean of micro-batch i has the weight rows(i)/rows.
 //
-// On failure, or when ctx ends first, no further action starts, all memory of the run is freed, and
-// the Pipe can be used again. Parameters are not touched. Buffers, such as running statistics, have their
-// values from before the run, to the bit; the copies are on no account. Gradients that did not exist
-// before are gone. Those that existed are unspecified: drop them with nn.ZeroGrads. The error is an
-// *Error if it comes from an action.
+// On failure, or when ctx ends first, no further action starts, the run's memory is freed, and the
+// Pipe can be used again. Parameters have not changed. Buffers, such as running statistics, are
+// restored to the bit, from copies that are on no account. Gradients that did not exist before are
+// dropped. Others are unspecified: drop them with nn.ZeroGrads. The error of an action is an
+// *Error.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, err error) {
 	leave, err := p.enter("Step")
 	if err != nil {
@@ -56,7 +56,8 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	return out, err
 }
 
-// plannedRun is a training run with its plan, within a call that was entered. loss is nil for Forward.
+// plannedRun is a training run with its plan, within a call that was entered. loss is nil for
+// Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
 	if loss == nil {
 		b.Target = nil
@@ -78,8 +79,7 @@ func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, err
 	return r, nil
 }
 
-// sumOfReplicas is the sum, in the order of replicas, of the numbers that the processes of the last stage
-// have.
+// sumOfReplicas sums the numbers of the last stage's processes, in the order of replicas.
 func (p *Pipe) sumOfReplicas(ctx context.Context, what string, x float64) (float64, error) {
 	if p.cfg.Group == nil {
 		return x, nil
@@ -96,17 +96,16 @@ func (p *Pipe) sumOfReplicas(ctx context.Context, what string, x float64) (float
 	return sum, nil
 }
 
-// Run is a mini-batch between forward and backward, for a loss of one's own. One goroutine uses it.
-// Backward closes it. If there is no Backward, call Close.
+// Run is a mini-batch between forward and backward, for the caller's own loss. One goroutine uses
+// it. Backward closes it. Without a Backward call Close.
 type Run struct {
-	r      *run
-	closed bool
-
-	inputGrads []*torch.Tensor // of the inputs of a batch within a layer, until they are taken
+	r          *run
+	closed     bool
+	inputGrads []*torch.Tensor // of a batch within a layer, until they are taken
 }
 
-// Forward runs the training forward over all stages and keeps what backward needs. On failure see
-// Step. Once it has returned, running statistics have moved, even if Backward fails. It fails with a
+// Forward runs the training forward over all stages and keeps the tensors for backward. After it
+// running statistics have moved, even if Backward fails. It fails as Step does, and with a
 // *ConfigError if the schedule puts backwards before forwards.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	leave, err := p.enter("Forward")
@@ -134,27 +133,26 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	return &Run{r: r}, nil
 }
 
-// Output is the model's output for the whole batch, on the last device; nil after the run was
-// closed, and in a process that does not have the last stage. The run owns it. Its floating-point
-// tensors are leaves that require a gradient: the backward of a loss of them, in any Ctx, leaves them
-// the gradients that Backward wants.
+// Output is the model's output for the whole batch, on the last device. It is nil after Close, and
+// in a process without the last stage. The run owns it. Its floating-point tensors are leaves that
+// require gradients. The backward of the caller's loss, in any Ctx, gives them the gradients for
+// Backward.
 func (run *Run) Output() []*torch.Tensor { return run.r.outputs }
 
 // MicroBatches is the number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
 // Backward runs the pipelined backward, adds to the gradients of the parameters and closes the run.
-// grads are the gradients of the whole outputs, which stay the caller's: one for each tensor of Output,
-// nil where it has none. Without grads it takes the gradients in Output. On failure see Step: the
-// model is then as Forward has left it.
+// grads are the gradients of the tensors of Output, nil if absent, which stay the caller's. Without
+// grads Output has them. It fails as Step does, and leaves the model as after Forward.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
 }
 
-// BackwardRetained is Backward, but keeps what a further backward of the run needs, and drops the
-// gradients in Output. Micro-batches that are recomputed are recomputed again. The policy Optimal does
-// not plan for the memory that it keeps, which may exceed a budget. The Backward that closes the run
-// sums the gradients of replicas. On failure the run is closed.
+// BackwardRetained is Backward, but keeps the tensors for a further backward of the run, and drops
+// the gradients in Output. Recomputed micro-batches are recomputed again. The policy Optimal does
+// not plan for the kept memory, which may exceed a budget. The Backward that closes the run sums
+// the gradients of replicas. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {
@@ -165,8 +163,7 @@ func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) er
 	return err
 }
 
-// backward closes the run after success unless it retains, and after a failure. A call that is
-// refused with ErrNested does not close it.
+// backward closes the run, unless it retains and succeeds, or fails with ErrNested.
 func (run *Run) backward(ctx context.Context, call string, retain bool, grads []*torch.Tensor) (err error) {
 	r := run.r
 	leave, err := r.p.enter(call)
@@ -183,8 +180,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	}
 	defer leave()
 	if run.closed {
-		return errors.New("pipe: this run is closed; a run has one Backward, which frees it, and " +
-			"BackwardRetained before that")
+		return errors.New("pipe: this run is closed; before its one Backward use BackwardRetained")
 	}
 	if last := r.p.last(); r.batch.Within == nil && last.Here {
 		c := torch.NewCtx(torch.Options{Device: last.Device})
@@ -223,23 +219,22 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 				"tensor of its shape and kind of device, or nil", i, g, i, y, y.Kind())
 		}
 	}
-	if len(grads) != len(run.r.outputs) || !any {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; give one for each, nil where there is "+
-			"none, or run a backward of the loss first", grads, len(run.r.outputs))
+	if n := len(run.r.outputs); len(grads) != n || !any {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads, n)
 	}
 	return grads, nil
 }
 
 // InputGrads returns the gradients of the inputs of a batch within a layer, after a backward, nil
-// where there is none. They are the caller's. An input that occurs twice has its gradient at its
-// first place.
+// if absent. The caller owns them. An input that occurs twice has its gradient at its first place.
 func (run *Run) InputGrads() []*torch.Tensor {
 	out := run.inputGrads
 	run.inputGrads = nil
 	return out
 }
 
-// Close frees the run's memory. Closing twice is fine. A layer must not close the run that it is in.
+// Close frees the run's memory. Closing twice is fine. A layer must not close the run that it is
+// in.
 func (run *Run) Close() {
 	run.closed = true
 	run.r.free()
@@ -267,8 +262,8 @@ func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timelin
 
 // Inference is the result of Infer.
 type Inference struct {
-	// Output is the model's output for the whole batch, on the last device, in the process that has
-	// the last stage. The caller frees it.
+	// Output is the model's output for the whole batch, on the last device, in the process of the
+	// last stage. The caller frees it.
 	Output       []*torch.Tensor
 	MicroBatches int
 	Timeline     *schedule.Timeline // if Config.Record is set
@@ -276,8 +271,7 @@ type Inference struct {
 
 // Infer runs the model forward, pipelined and without gradients, in evaluation mode unless
 // b.Training is set. It blocks until every worker is done. Each activation is freed at its last
-// use, and nothing is recomputed. A batch may have any number of rows, with b.Training at least
-// one. On failure see Step.
+// use. A batch may have any number of rows, with b.Training at least one. It fails as Step does.
 func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error) {
 	leave, err := p.enter("Infer")
 	if err != nil {

@@ -9,20 +9,20 @@ import (
 	"penstock.example/torch"
 )
 
-// The memory of a device depends on how far its stages run ahead: a sent value waits on the device until
-// it is received. All else is the same in every run. A plan with the costs of its units predicts the most
-// bytes. Without one they are, over the actions of a run, at most
+// Two runs differ in the memory of sent values, which wait on the device until they are received. A
+// plan with the costs of its units predicts the most bytes. Otherwise they are at most, over the
+// actions of a run,
 //
 //	the peak of the action
-//	+ values that were received by the end of the action, but could still wait for their receivers
-//	  in another run (schedule.Graph.LatestReceives)
+//	+ values that were received before the end of the action, but in another run may be received
+//	  later (schedule.Graph.LatestReceives)
 
-// SafeLimit is a limit in bytes (torch.Device.SetLimit) under which all calls so far can be repeated one
-// after the other, by device in the order of Devices, however far stages run ahead of each other. A
-// measured peak can be lower, as a neighbour may receive later the next time. With the policy Optimal or a
-// given plan it is the predicted peak, unless more was measured. It may be too high if something else uses
-// the devices. It is 0 where memory is not counted. Of a device of another process it is as of the end of
-// the last run.
+// SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
+// enough to repeat all calls so far. A measured peak may not be enough, as a neighbour may receive
+// later the next time. With the policy Optimal or a given plan SafeLimit is the higher of the
+// predicted and the measured peak. It is 0 if memory is not counted, and may be too high if
+// something else uses the devices. For a device of another process it is from the end of the last
+// run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
@@ -31,8 +31,8 @@ func (p *Pipe) SafeLimit() []int64 {
 	return out
 }
 
-// Peaks is the most bytes live on each device, in the order of Devices, since its torch.ResetPeak in
-// its own process. Of a device of another process it is as of the end of the last run or update.
+// Peaks is the most bytes live on each device, in the order of Devices, since torch.ResetPeak in
+// its own process. For a device of another process it is from the end of the last run or update.
 func (p *Pipe) Peaks() []int64 {
 	out := make([]int64, len(p.workers))
 	for i, w := range p.workers {
@@ -43,13 +43,12 @@ func (p *Pipe) Peaks() []int64 {
 	return out
 }
 
-// deviceBytes is the most bytes that a device can have held in any run, and, of a device of another
-// process, the most bytes live at a time.
+// deviceBytes is a device's SafeLimit and, in another process, its peak.
 type deviceBytes struct{ Safe, Peak int64 }
 
 type devices struct {
 	mu sync.Mutex
-	at map[int]deviceBytes
+	at map[int]deviceBytes // by worker
 }
 
 func (d *devices) of(worker int) deviceBytes {
@@ -67,13 +66,13 @@ func (d *devices) set(worker int, safe, peak int64) {
 	d.at[worker] = deviceBytes{max(d.at[worker].Safe, safe), peak}
 }
 
-// ledger is the memory of a worker in a pass.
+// ledger finds the safe limit of a worker's device in a pass.
 type ledger struct {
 	r       *run
 	worker  int
-	planned int64 // bytes that the plan predicts, or 0
+	planned int64 // predicted peak, or 0
 	waiting []int // receives of parcels that may still wait
-	sums    int64 // of sums over replicas that may still go on
+	sums    int64 // bytes of sums over replicas that may still run
 	most    int64
 }
 
@@ -86,7 +85,7 @@ func (r *run) ledger(worker int) *ledger {
 	return l
 }
 
-// note notes that an action has ended, before others are told.
+// note counts an action that has ended, before others are told.
 func (l *ledger) note(id int) {
 	g, a := l.r.graph, l.r.graph.Actions[id]
 	total := engine.OwnPeak(l.r.p.workers[l.worker].device)
@@ -96,11 +95,11 @@ func (l *ledger) note(id int) {
 	}
 	l.waiting = slices.DeleteFunc(l.waiting, func(receive int) bool { return g.latest[receive] <= id })
 	for _, receive := range l.waiting {
-		if l.r.done[receive].Load() || !l.r.here(g.Worker[receive]) { // else it is in the peak
+		if l.r.done[receive].Load() || !l.r.here(g.Worker[receive]) { // otherwise the peak has the parcel
 			total += l.r.parcels[receive]
 		}
 	}
-	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // the others go on beside the worker
+	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // a sum that runs beside later actions
 		l.sums = max(l.sums, l.r.p.stages[a.Stage].reduction())
 	}
 	l.most = max(l.most, total+l.sums)
@@ -108,12 +107,6 @@ func (l *ledger) note(id int) {
 		receive, _ := g.IndexOf(a.Matching())
 		l.waiting = append(l.waiting, receive)
 	}
-}
-
-// end ends the pass after the last action.
-func (l *ledger) end() {
-	p := l.r.p
-	p.devices.raise(l.worker, max(l.most, engine.OwnPeak(p.workers[l.worker].device)))
 }
 
 func storageBytes(list ...*torch.Tensor) (bytes int64) {

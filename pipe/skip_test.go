@@ -281,13 +281,13 @@ func TestTiedModelInTwoPipes(t *testing.T) {
 		t.Errorf("the second pipe has another gradient; %v", err)
 	}
 	if _, err := tiedGradient(t, whole); err == nil ||
-		!strings.Contains(err.Error(), "Close that one first") {
+		!strings.Contains(err.Error(), "Close that pipe first") {
 		t.Errorf("the first pipe: got %v", err)
 	}
 	for _, balance := range [][]int{{5}, {2, 3}} {
 		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil ||
 			!strings.Contains(err.Error(),
-				"Close that one first") {
+				"Close that pipe first") {
 			t.Errorf("a third pipe: got %v", err)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
-	// Device is the stage's device. For a stage of another process it is a device of this process in
-	// its place, for example for a copy of the batch.
+	// Device is the stage's device. For a stage of another process it is a device of this process
+	// in its place, for example for a copy of the batch.
 	Device torch.Device
 	Layers []nn.NamedLayer
 	Here   bool // the stage is in this process; others have neither parameters nor memory here
@@ -29,27 +29,6 @@ type Stage struct {
 	leaving, entering        int // number of skips that are stashed here, and received
 	ties                     []tie
 	buffers, trained         []nn.NamedParam // that live here
-
-	restoreBuffers func()          // to the state before a training run; of the stage's worker
-	noGrad         []nn.NamedParam // parameters that had no gradient then
-}
-
-// remember notes the state before a training run. It does not copy gradients.
-func (s *Stage) remember() {
-	s.restoreBuffers = nn.CopyBuffers(s.buffers)
-	s.noGrad = s.noGrad[:0]
-	for _, p := range s.trained {
-		if p.Exists() && !p.Owner().Tensor().HasGrad() {
-			s.noGrad = append(s.noGrad, p)
-		}
-	}
-}
-
-func (s *Stage) restore() {
-	s.restoreBuffers()
-	for _, p := range s.noGrad {
-		p.Owner().Tensor().SetGradOf(nil)
-	}
 }
 
 // State lists the parameters and buffers that live on the stage, with their names in the model. A
@@ -70,17 +49,11 @@ func (s *Stage) State() []nn.NamedParam {
 
 // Params lists the stage's trainable parameters.
 func (s *Stage) Params() []nn.NamedParam {
-	var out []nn.NamedParam
-	for _, p := range s.State() {
-		if p.Trainable() {
-			out = append(out, p)
-		}
-	}
-	return out
+	return slices.DeleteFunc(s.State(), func(p nn.NamedParam) bool { return !p.Trainable() })
 }
 
-// cut makes the stages. It refuses a buffer that several stages use: changes would reach other stages
-// late, or never.
+// cut makes the stages. It refuses a buffer that several stages use: changes would reach other
+// stages late, or never.
 func (p *Pipe) cut() error {
 	first := 0
 	seen := map[*nn.Param]string{} // the name in an earlier stage
@@ -114,13 +87,9 @@ func (p *Pipe) updateStages() error {
 	p.firstTrained = segment.FirstTrained(p.layers)
 	var err error
 	for _, s := range p.stages {
-		s.inputGrad, s.buffers, s.trained = p.firstTrained < s.first, nil, s.Params()
+		s.inputGrad, s.trained = p.firstTrained < s.first, s.Params()
 		s.trains = segment.FirstTrained(s.Layers) < len(s.Layers)
-		for _, q := range s.State() {
-			if q.IsBuffer() {
-				s.buffers = append(s.buffers, q)
-			}
-		}
+		s.buffers = slices.DeleteFunc(s.State(), func(q nn.NamedParam) bool { return !q.IsBuffer() })
 		if s.oneUnit, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err
 		}
@@ -129,7 +98,8 @@ func (p *Pipe) updateStages() error {
 	return err
 }
 
-// segment cuts a stage into the units of cfg. With loss the loss is the last layer of the last unit.
+// segment cuts a stage into the units of cfg. With loss the loss is the last layer of the last
+// unit.
 func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
 	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
 	if loss {
@@ -138,8 +108,8 @@ func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segmen
 	return segment.New(cfg)
 }
 
-// updateModes updates the stages and forgets plans and measurements, if parts of the model were frozen,
-// unfrozen or set to evaluation since the last run.
+// updateModes updates the stages and forgets plans and measurements, if parts of the model were
+// frozen, unfrozen or set to evaluation since the last run.
 func (p *Pipe) updateModes() error {
 	p.modesMu.Lock()
 	defer p.modesMu.Unlock()

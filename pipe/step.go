@@ -12,50 +12,41 @@ import (
 	"penstock.example/torch"
 )
 
-// run is a mini-batch on its way through the stages, in one or several passes. The state of a
-// micro-batch on a stage is used by the worker of the stage alone. All that moves between stages goes
-// over the link.
+// run is a mini-batch on its way through the stages, in one or several passes. Only the worker of a
+// stage uses the state of micro-batches on the stage.
 type run struct {
-	p        *Pipe
-	training bool
-	back     bool // backward will follow
-	retain   bool // the backward that runs is not the last
-	gathers  bool // the pass ends with gathering the outputs
-	batch    Batch
-	// inputGrad says that an input wants its gradient. noGrad has the inputs that want one and had none
-	// when the pass began. inputGrads are those of a batch within a layer.
-	inputGrad  bool
-	noGrad     []Value
-	inputGrads []*torch.Tensor
+	p          *Pipe
+	training   bool
+	back       bool // backward will follow
+	retain     bool // another backward will follow this one
+	gathers    bool // the pass ends with gathering the outputs
+	batch      Batch
+	inputGrad  bool            // an input wants its gradient
+	inputGrads []*torch.Tensor // of a batch within a layer
 	loss       nn.Loss
-	// grads are the gradients of the whole outputs, for a backward without a loss; nil where an
-	// output has none.
-	grads   []*torch.Tensor
-	outputs []*torch.Tensor // gathered, kept
-	// joined has the rows of each output, by micro-batch, in the whole output. They may be other
-	// rows than those of the input.
-	joined [][]rows
-	parts  []rows // of this replica
-	first  int    // micro-batches of the update so far, and of the replicas before
-	total  int64
-	plan   *prepared // nil without a backward
-	// available is the memory of all stages, for the policy Optimal.
-	available []available
-	states    [][]microBatch // [stage][micro-batch]
-	within    link.Link      // of stages of this process
-	between   link.Link      // of stages of which one is in another process; nil without a group
-	deferred  []*nn.Deferred // by stage, or nil
+	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
+	outputs    []*torch.Tensor // gathered, kept
+	joined     [][]rows        // by output, by micro-batch: rows of the whole output
+	parts      []rows          // of this replica
+	first      int             // earlier micro-batches of the update, and those of earlier replicas
+	total      int64
+	plan       *prepared      // nil without a backward
+	available  []available    // by stage, for the policy Optimal
+	states     [][]microBatch // [stage][micro-batch]
+	within     link.Link      // between stages of this process
+	between    link.Link      // to and from stages of other processes; nil without a group
+	deferred   []*nn.Deferred // by stage, or nil
 
 	// The last stage's worker owns these.
-	wanted   [][]*torch.Tensor // targets by micro-batch, views that the first forward makes
+	targets  [][]*torch.Tensor // by micro-batch: views that the first forward makes
 	lossType torch.DType
 
-	*pass // that goes on
+	*pass // the current one
 }
 
-// newRun checks a batch and splits it. With training unset nothing is recorded for a backward.
+// newRun checks a batch and splits it.
 func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
-	if b.Within == nil { // a layer uses the replicas of the pipe around it
+	if b.Within == nil { // otherwise a layer uses the replicas of the pipe around it
 		if err := p.checkOwner(); err != nil {
 			return nil, err
 		}
@@ -70,8 +61,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	case total == 0 && training:
 		return nil, errors.New("pipe: the batch has no rows; a training step needs at least one")
 	case b.TotalRows != 0 && b.TotalRows < total:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) of at least as many or 0",
-			total, b.TotalRows)
+		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) at least as high", total, b.TotalRows)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras
@@ -81,8 +71,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	if count, index := p.cfg.replicas(); !back || count == 1 {
 		r.parts = split(total, p.cfg.Chunks)
 	} else if parts := p.share(total); parts == nil {
-		return nil, fmt.Errorf("pipe: the batch has %d rows for %d replicas; want at least one for each",
-			total, count)
+		return nil, fmt.Errorf("pipe: %d rows for %d replicas; want at least one for each", total, count)
 	} else {
 		r.parts, r.first = parts[index], len(slices.Concat(parts[:index]...))
 	}
@@ -97,7 +86,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			}
 		}
 	}
-	r.wanted = make([][]*torch.Tensor, len(r.parts))
+	r.targets = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
 			r.deferred = append(r.deferred, new(nn.Deferred))
@@ -106,8 +95,8 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	return r, nil
 }
 
-// share splits a training batch into the micro-batches of each replica. It is nil for fewer rows than
-// replicas.
+// share splits a training batch into the micro-batches of each replica, or returns nil if there are
+// fewer rows than replicas.
 func (p *Pipe) share(total int64) (parts [][]rows) {
 	count, _ := p.cfg.replicas()
 	if total < int64(count) {
@@ -123,11 +112,11 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 	return parts
 }
 
-// MicroBatches is the number of micro-batches of a training batch in all replicas together. It is 0 for
-// fewer rows than replicas.
+// MicroBatches is the number of micro-batches of a training batch in all replicas together, or 0 if
+// there are fewer rows than replicas.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
-// open makes the links of the run of a plan, and its executions ready.
+// open makes the run's links and executions for a plan.
 func (r *run) open(plan *prepared) {
 	if r.within != nil {
 		return
@@ -153,17 +142,12 @@ func (r *run) open(plan *prepared) {
 
 // setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
 func (r *run) setLoss(loss nn.Loss) error {
-	last := r.p.last()
 	r.loss = loss
-	total, err := countRows("target", r.batch.Target, false, last)
-	if err != nil {
-		return err
+	total, err := countRows("target", r.batch.Target, false, r.p.last())
+	if err == nil && total != r.total {
+		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
-	if total != r.total {
-		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
-			total)
-	}
-	return nil
+	return err
 }
 
 func (r *run) operations(stage, microBatch int) operations {
@@ -173,11 +157,11 @@ func (r *run) operations(stage, microBatch int) operations {
 	return r.plan.operations[stage][microBatch]
 }
 
-// free frees the states, the link and the views of targets.
+// free frees everything but the outputs.
 func (r *run) free() {
 	for i := range r.parts {
-		torch.FreeAll(r.wanted[i])
-		r.wanted[i] = nil
+		torch.FreeAll(r.targets[i])
+		r.targets[i] = nil
 	}
 	torch.FreeAll(r.inputGrads)
 	r.inputGrads = nil
@@ -204,32 +188,31 @@ func (r *run) state(a schedule.Action) *microBatch { return &r.states[a.Stage][a
 
 func (r *run) last(stage int) bool { return stage == len(r.p.stages)-1 }
 
-// microBatch is the state of a micro-batch on a stage between actions. Only the worker of the
-// stage uses it. All tensors are kept (torch.Ctx.Keep). A tensor that is in a tuple twice is the
-// same pointer twice.
+// microBatch is the state of a micro-batch on a stage between actions. All tensors are kept
+// (torch.Ctx.Keep). Equal elements of a tuple are equal pointers.
 type microBatch struct {
 	execution segment.Execution
-	in        segment.Arrival // received, until the execution takes it: on the first stage views of the batch
+	in        segment.Arrival // until the execution takes it; on the first stage views of the batch
 	sent      []*torch.Tensor // output of a forward without a graph, until it is sent or gathered
-	outGrad   []*torch.Tensor // by output; nil where absent
+	outGrad   []*torch.Tensor // by output; nil if absent
 	inGrad    []*torch.Tensor // by input
 	skips     []skipState     // by skip of the stage
 	ties      []tieState      // by tie of the stage
 	loss      float64
-	reading   *torch.Tensor // the loss on its way from a GPU, until the run has ended
+	reading   *torch.Tensor // copy of a GPU's loss, which is ready when the run has ended
 }
 
 // skipState is the state of a skip on a stage that stashes or pops it.
 type skipState struct {
 	sent  *torch.Tensor     // stashed here without a graph, until it is sent
 	left  int               // number of stages to send it to
-	grads [][]*torch.Tensor // by stage that pops it: the gradients, in the order of the pops
+	grads [][]*torch.Tensor // by stage that pops it, by pop
 	back  []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
 type tieState struct {
 	later *torch.Tensor // sum over the uses on later stages
-	back  *torch.Tensor // later and the uses on this stage, until it is sent
+	back  *torch.Tensor // sum over later and the uses on this stage, until it is sent
 }
 
 func (c *microBatch) init(s *Stage) {
@@ -248,21 +231,18 @@ func (c *microBatch) output() []*torch.Tensor {
 	return xs
 }
 
-// free frees everything. The loss stays.
+// free frees everything but the loss.
 func (c *microBatch) free() {
 	c.execution.Free()
 	for _, list := range [][]*torch.Tensor{c.in.Tensors, c.in.Skips, c.sent, c.outGrad, c.inGrad} {
 		torch.FreeAll(list)
 	}
-	for i := range c.skips {
-		p := &c.skips[i]
+	for i, p := range c.skips {
 		p.sent.Free()
 		torch.FreeAll(p.back)
-		for k := range p.grads {
-			torch.FreeAll(p.grads[k])
-			p.grads[k] = nil
-		}
-		*p = skipState{grads: p.grads}
+		torch.FreeAll(slices.Concat(p.grads...))
+		clear(p.grads)
+		c.skips[i] = skipState{grads: p.grads}
 	}
 	c.reading.Free()
 	c.reading = nil
@@ -274,7 +254,7 @@ func (c *microBatch) free() {
 	c.in, c.sent, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil
 }
 
-// context makes the context in which a unit runs its layers on a micro-batch.
+// context makes the context of a unit's layers for a micro-batch.
 func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
@@ -294,7 +274,7 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 	return nn.NewCtx(c, cfg)
 }
 
-// viewBatch gives the first stage its part of the inputs: views of the micro-batch's rows.
+// viewBatch gives the first stage views of the micro-batch's rows of the inputs.
 func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 	c.SetGrad(false)
 	n := len(r.batch.Input)
@@ -310,48 +290,44 @@ func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 	r.states[0][microBatch].in = in
 }
 
-// targetsOf returns a micro-batch's part of the targets: views of its rows.
+// targetsOf returns views of a micro-batch's rows of the targets.
 func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
-	if r.wanted[microBatch] == nil {
-		list := make([]*torch.Tensor, len(r.batch.Target))
-		for i, v := range r.batch.Target {
-			list[i] = c.Keep(r.parts[microBatch].part(c, v))
+	list := &r.targets[microBatch]
+	if *list == nil {
+		for _, v := range r.batch.Target {
+			*list = append(*list, c.Keep(r.parts[microBatch].part(c, v)))
 		}
-		r.wanted[microBatch] = list
 	}
-	return r.wanted[microBatch]
+	return *list
 }
 
-// begin notes the state of a worker's stages before a training run.
-func (r *run) begin(worker int) {
-	if !r.training {
-		return
-	}
+// remember notes the state of a worker's stages before a training pass. undo restores buffers, and
+// drops gradients that did not exist.
+func (r *run) remember(worker int) (undo func()) {
+	var restore []func()
+	var leaves []*torch.Tensor
 	for _, s := range r.p.stages {
 		if s.worker == worker {
-			s.remember()
-		}
-	}
-	if worker == r.p.stages[0].worker && r.inputGrad {
-		r.noGrad = nil
-		for _, v := range r.batch.Input {
-			if v.Tensor.RequiresGrad() && !v.Tensor.HasGrad() {
-				r.noGrad = append(r.noGrad, v)
+			restore = append(restore, nn.CopyBuffers(s.buffers))
+			for _, q := range s.trained {
+				if q.Exists() {
+					leaves = append(leaves, q.Owner().Tensor())
+				}
 			}
 		}
 	}
-}
-
-// undo restores the state of a worker's stages after a failed pass.
-func (r *run) undo(worker int) {
-	for _, s := range r.p.stages {
-		if s.worker == worker {
-			s.restore()
+	for _, v := range r.batch.Input {
+		if worker == r.p.stages[0].worker && r.inputGrad && v.Tensor.RequiresGrad() {
+			leaves = append(leaves, v.Tensor)
 		}
 	}
-	if worker == r.p.stages[0].worker {
-		for _, v := range r.noGrad {
-			v.Tensor.SetGradOf(nil)
+	noGrad := slices.DeleteFunc(leaves, (*torch.Tensor).HasGrad)
+	return func() {
+		for _, f := range restore {
+			f()
+		}
+		for _, t := range noGrad {
+			t.SetGradOf(nil)
 		}
 	}
 }

@@ -11,9 +11,10 @@ import (
 	"penstock.example/torch"
 )
 
-// eachMove calls a function for each value that moves between the stage of an action and its peer, or for
-// its gradient, in the order of a parcel: the output, if the stages are neighbours, then skips and ties in
-// the order of the later stage, by their index on the earlier stage and on the later one.
+// eachMove calls a function for each value, or its gradient, in a parcel between the stage of an
+// action and its peer, in the parcel's order. The output comes first, between neighbours. Then
+// skips and ties follow in the order of the later stage, with their indices on the earlier and the
+// later stage.
 func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
 	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
 	if to == from+1 {
@@ -31,8 +32,7 @@ func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier,
 	}
 }
 
-// sendActivation sends a later stage the values of a forward, and parameters with the first
-// micro-batch alone.
+// sendActivation sends a later stage the values of a forward, and parameters with micro-batch 0.
 func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	stage, state, assumed := r.p.stages[a.Stage], r.state(a), r.p.optimal()
 	p, alone := link.Parcel{Device: stage.Device}, int64(0) // other values are held until their backward
@@ -53,8 +53,8 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	return r.send(c, a, p, alone)
 }
 
-// sendGradient sends an earlier stage the gradients of its values. A nil gradient says that the loss
-// does not depend on the tensor.
+// sendGradient sends an earlier stage the gradients of its values, nil if the loss does not depend
+// on one.
 func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	state := r.state(a)
 	p, alone := link.Parcel{Device: r.p.stages[a.Stage].Device}, int64(0)
@@ -78,7 +78,7 @@ func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	return r.send(c, a, p, alone)
 }
 
-// send sends a parcel, which alone holds so many bytes. The work that was queued so far makes its values.
+// send sends a parcel. alone is the bytes that nothing else holds.
 func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) error {
 	receive, _ := r.graph.IndexOf(a.Matching())
 	r.parcels[receive] = alone
@@ -86,8 +86,8 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) 
 	return r.linkOf(a).Send(c, a, p)
 }
 
-// outputValues is the output for the next stage, without a graph. A gradient of a tensor can be wanted
-// if the tensor requires one, or if its graph is not made yet, or assumed is set: plans assume it.
+// outputValues is the output for the next stage, without a graph. A tensor may want its gradient if
+// it requires one, if its graph is not made yet, or if a plan assumes the gradient (assumed).
 func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 	from, given := c.output(), c.sent != nil
 	c.sent = nil
@@ -99,7 +99,7 @@ func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 		}
 		trained := x.RequiresGrad()
 		values[i] = link.Value{Tensor: x, Wants: assumed || given || trained}
-		if !given || trained { // a parameter that a layer returned is
+		if !given || trained { // the latter if a layer returned a parameter
 			values[i].Tensor = t.Keep(t.Detach(x))
 		}
 		if given && trained {
@@ -109,8 +109,7 @@ func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 	return values
 }
 
-// stashed is the value of a skip for the next stage that pops it, without a graph. It is
-// absent if the skip is. assumed is as in outputValues.
+// stashed is the value of a skip for the next stage that pops it, without a graph; nil if absent.
 func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, assumed bool) []link.Value {
 	s, from := &c.skips[at], c.skips[at].sent
 	if _, skips, saved := c.execution.Output(); from == nil && saved {
@@ -160,8 +159,8 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
-// arrived takes the next activations out of a parcel, and says for which the stage sends back a
-// gradient: the layer that made them is trained or comes after a trained one, or the batch wants a
+// arrived takes the next activations out of a parcel. wants tells for which the stage sends back a
+// gradient: if their layer is trained or comes after a trained one, or if the batch wants a
 // gradient.
 func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) ([]*torch.Tensor, []bool) {
 	list := p.Lists()[0]
@@ -193,12 +192,12 @@ func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 // copyStreams are the streams for copies, one for each pair of workers in each direction.
 type copyStreams struct {
 	mu   sync.Mutex
-	of   map[[2]int]stream.Stream
+	of   map[[2]int]stream.Stream         // by sending and receiving worker
 	open func(from, to int) stream.Stream // in tests
 }
 
-// route is the streams of moves between the workers of two stages of this process. queued is false
-// if both are CPUs, whose copies are done when the call returns.
+// route has the streams of moves between two stages of this process. queued is false if both are on
+// CPUs, which copy at once.
 func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 	pair := [2]int{p.stages[from].worker, p.stages[to].worker}
 	a, b := p.workers[pair[0]], p.workers[pair[1]]
@@ -222,16 +221,8 @@ func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 	return stream.Route{From: a.stream, Copies: copies, To: b.stream}, true
 }
 
-// close closes the streams, when no copy goes on.
-func (s *copyStreams) close() {
-	for _, c := range s.of {
-		engine.CloseStream(c)
-	}
-}
-
-// arrives brings the next list of a parcel to the device of the stage that receives it. Tensors on
-// another device, or of another stream, are copied and then freed. Others are taken as they are. The
-// result belongs to the receiver and is kept.
+// arrives brings the next list of a parcel to the receiving stage's device. Tensors of another
+// device or stream are copied and then freed. The result belongs to the receiver and is kept.
 func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
 	list := p.Take()
 	out := make([]*torch.Tensor, len(list))
@@ -244,7 +235,7 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	}
 	once, at := torch.Distinct(out)
 	free := func() { torch.FreeAll(once) }
-	defer free() // also when a copy fails
+	defer free()
 	here := make([]*torch.Tensor, len(once))
 	each := func(f func(i int, t *torch.Tensor)) {
 		for i, t := range once {
@@ -261,14 +252,14 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	} else {
 		each(func(i int, t *torch.Tensor) { here[i] = c.CopyHere(t) })
 	}
-	for i := range out { // not before: a copy that fails would leave those before it
+	for i := range out { // when no copy has failed
 		out[i] = c.Keep(here[at[i]])
 	}
 	return out
 }
 
-// begin has the worker's work begin after the queued work of its job's caller. From there to leave
-// nothing waits for a GPU. A device on which even that fails says so again in the next operator.
+// begin makes the worker's stream wait for the queued work of the job's caller. Until leave nothing
+// else waits for a GPU. After a failure the next operator fails, too.
 func (w *worker) begin() {
 	_ = torch.Try(func() {
 		caller := w.given
@@ -279,5 +270,5 @@ func (w *worker) begin() {
 	})
 }
 
-// leave blocks until all work of the worker is done. It panics if the work has failed.
+// leave waits for all queued work of the worker. It panics if the work has failed.
 func (w *worker) leave() { stream.End(stream.Host{}, w.stream) }

@@ -18,9 +18,9 @@ import (
 // UpdateError is the failure of an update.
 type UpdateError struct {
 	Device torch.Device // of the stages that failed
-	// Half says that the update failed after parameters had begun to change. The model and the
-	// optimizer are then between two steps; go on from a saved state. A lack of memory never has
-	// this effect. If Half is not set, nothing has changed.
+	// Half says that some parameters have changed. The model and the optimizer are then between two
+	// steps; go on from a saved state. A lack of memory never sets Half. Without Half nothing
+	// changed.
 	Half bool
 	Err  error
 }
@@ -41,32 +41,29 @@ func (e *UpdateError) Error() string {
 func (e *UpdateError) Unwrap() error { return e.Err }
 
 // Update steps an optimizer on all stages, each on its own worker, and drops all gradients. It
-// blocks until that is done, and takes its turn among the runs. It fails with ErrAccumulating while
-// replicas have gradients of their own (Batch.Accumulate).
+// waits its turn among the runs, and blocks until it is done. It fails with ErrAccumulating while
+// replicas have their own gradients (Batch.Accumulate).
 //
-// Either all stages are updated or none. The first parameter changes when every stage has allocated
-// all that its update takes. On failure, or when ctx ends before that, parameters, gradients and
-// the optimizer are the same to the bit, and the update can be repeated. A failure after the update has
-// begun is an *UpdateError.
+// Either all stages are updated or none: no parameter changes before every stage has the memory for
+// its update. If the update fails, or ctx ends, before then, nothing has changed, to the bit, and
+// the update can be repeated. A failure of a stage is an *UpdateError.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 	_, err := p.update(ctx, "Update", o, 1, math.Inf(1))
 	return err
 }
 
-// UpdateClipped is Update with the gradients scaled down so that their norm, over all stages
-// together, is at most maxNorm, which is more than 0. It returns the norm before scaling. A norm
-// that is infinite or NaN is optim.ErrNotFinite, and nothing has changed. After a failed update the
-// gradients are not scaled.
-func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (norm float64,
-	err error) {
+// UpdateClipped is Update with the gradients scaled down so that their norm over all stages is at
+// most maxNorm, which is more than 0. It returns the norm before scaling. An infinite norm or NaN
+// is optim.ErrNotFinite. After a failure the gradients are not scaled.
+func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (float64, error) {
 	return p.update(ctx, "UpdateClipped", o, 1, maxNorm)
 }
 
-// UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by the
-// scale, and clips them as UpdateClipped does, unless maxNorm is 0. norm is theirs before clipping. If a
-// gradient is infinite or NaN, all gradients are dropped, nothing else changes, and updated is false. The
-// scaler then has the scale for the next step, or err is optim.ErrNeverFinite. Other failures leave the
-// scaler as it is, and the update may be repeated.
+// UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by
+// the scale, and clips them as UpdateClipped does, unless maxNorm is 0. norm is the norm before
+// clipping. If a gradient is infinite or NaN, it drops all gradients, changes nothing else, and
+// returns updated false. The scaler then has the scale for the next step, or err is
+// optim.ErrNeverFinite. Other failures do not change the scaler, and the update may be repeated.
 func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (
 	norm float64, updated bool, err error) {
 	if err := s.Validate(); err != nil {
@@ -86,9 +83,9 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 	return norm, false, err
 }
 
-// update divides the gradients by scale and clips them, unless maxNorm is infinite. It goes in phases: one
-// begins when the one before has ended on every worker. After a failure none does, but the last, which
-// frees what was prepared. Nothing else runs on the workers in between.
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. A phase begins
+// when the phase before has ended on every worker. After a failure only the last phase follows,
+// which frees the prepared memory. Nothing else runs on the workers in between.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
@@ -116,7 +113,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	factor, half := 1.0, false // half says that parameters change
 	norms, prepared := make([][]gradnorm.Norm, len(p.workers)), make([]optim.Update, len(p.workers))
 	var failed *UpdateError // the first failure
-	// tell tells all processes that the phase has ended, or failed, on all workers of this one.
+	// tell tells all processes how the phase has ended in this process.
 	phase := func(do func(worker int, c *torch.Ctx) error, tell func(failed error) error) {
 		errs := p.do(do)()
 		err := tell(errors.Join(errs...))
@@ -179,11 +176,10 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	case errors.As(failed.Err, &other):
 		return norm, other
 	}
-	return norm, failed // all know
+	return norm, failed // all processes know
 }
 
-func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm,
-	error) {
+func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm, error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
 		mine[n.Name] = math.Float64bits(n.Squared)
