@@ -30,7 +30,8 @@ func join(t *terms, most int) *joined {
 		best, least := 0, 0.0
 		for k := 1; k < len(first)-1; k++ {
 			a, b, c := first[k-1], first[k], first[k+1]
-			cost := float64(t.savedSum[c]-t.savedSum[a]) * (t.nograd[c] - t.nograd[a]) / float64(1+t.kept(a, b))
+			cost := float64(t.savedSum[c]-t.savedSum[a]) * (t.nograd[c] - t.nograd[a]) /
+				float64(1+t.kept(a, b))
 			if best == 0 || cost < least {
 				best, least = k, cost
 			}
@@ -47,8 +48,8 @@ func (t *terms) joinedChain(first []int) remat.Chain {
 	for k, a := range first[:len(first)-1] {
 		end := first[k+1]
 		l := remat.Layer{
-			Output: t.kept(a, end), Saved: t.savedSum[end] - t.savedSum[a], WeightGradient: t.weights(a, end-1),
-			ForwardNoGrad: t.nograd[end] - t.nograd[a], Gradient: t.made[end],
+			Output: t.kept(a, end), Saved: t.savedSum[end] - t.savedSum[a],
+			WeightGradient: t.weights(a, end-1), ForwardNoGrad: t.nograd[end] - t.nograd[a], Gradient: t.made[end],
 		}
 		if end < t.n {
 			l.Gradient = t.madeWithin(end, first[k+2])
