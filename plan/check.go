@@ -40,8 +40,8 @@ func (p *Plan) Check() error {
 	graph := p.Program.Graph()
 	for i, s := range p.Stages {
 		if s.Device < 0 || s.Device >= len(p.Devices) || p.planned(s.Device) && s.Policy != Optimal {
-			return fmt.Errorf("plan: stage %d with the policy %s is on device %d; want %s for all stages of a "+
-				"device, or for none", i, s.Policy, s.Device, Optimal)
+			return fmt.Errorf("plan: stage %d with the policy %s is on device %d; want %s for all stages of "+
+				"a device, or for none", i, s.Policy, s.Device, Optimal)
 		}
 		if err := s.check(p.Program.MicroBatches); err != nil {
 			return fmt.Errorf("plan: stage %d: %w", i, err)

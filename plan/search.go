@@ -213,8 +213,8 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	for w, d := range plan.Devices {
 		out.Peaks = append(out.Peaks, d.Peak)
 		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
-			return nil, fmt.Errorf("plan: device %s needs %d bytes of %d, a fault of penstock", d.Name, d.Peak,
-				limit)
+			return nil, fmt.Errorf("plan: device %s needs %d bytes of %d, a fault of penstock", d.Name,
+				d.Peak, limit)
 		}
 	}
 	return out, nil
@@ -243,7 +243,8 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 					continue
 				}
 				chunks = []int{m}
-			} else if slices.ContainsFunc(profile.Measured[:i], func(o Costs) bool { return o.threads() == threads }) {
+			} else if slices.ContainsFunc(profile.Measured[:i],
+				func(o Costs) bool { return o.threads() == threads }) {
 				continue
 			}
 			parts, fewest, most := machine.Parts(threads), w.Devices, w.Devices

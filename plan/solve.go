@@ -89,7 +89,8 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 		workers = append(workers, s.Device)
 	}
 	program, err := generate.Make(schedule.Config{
-		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(), Capacity: capacity,
+		Stages: len(p.Stages), MicroBatches: p.MicroBatches, Worker: workers, Skips: p.edges(),
+		Capacity: capacity,
 		Recompute: func(stage, microBatch int) bool {
 			if stage >= len(p.Stages) {
 				return false // the schedule asks about a larger program

@@ -235,7 +235,8 @@ func (w *walker) raise(limit int64) (raised bool) {
 			if p.Time >= now.Time {
 				break
 			}
-			if p.Forward-now.Forward > forward || p.Held-now.Held > held || p.Backward-now.Backward > backward {
+			if p.Forward-now.Forward > forward || p.Held-now.Held > held ||
+				p.Backward-now.Backward > backward {
 				continue
 			}
 			was := it.at
@@ -338,7 +339,9 @@ func (f *planner) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 			out.Devices[at].Time = out.deviceTime(at)
 		}
 	}
-	out.Program = program.Without(func(a schedule.Action) bool { return !out.recomputes(a.Stage, a.MicroBatch) })
+	out.Program = program.Without(func(a schedule.Action) bool {
+		return !out.recomputes(a.Stage, a.MicroBatch)
+	})
 	if err := schedule.Check(out.Program); err != nil {
 		return nil, 0, nil, fmt.Errorf("plan: %w", err)
 	}

@@ -54,7 +54,8 @@ func (c Chain) Check() error {
 			"forward_nograd_tmp", l.ForwardNoGradTmp, "backward_tmp", l.BackwardTmp,
 			"backward_early", l.BackwardEarly, "gradient", l.Gradient, "weight_gradient", l.WeightGradient)
 		if l.Saved < l.Output {
-			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved, l.Output)
+			s.fail(path+"saved_bytes", "%d bytes, less than the output's %d; want them included", l.Saved,
+				l.Output)
 		}
 		if s.err == nil && l.BackwardEarly > 0 &&
 			l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {

@@ -86,8 +86,8 @@ func CheckPlan(c Chain, p Plan) error {
 	}
 	if !p.Feasible {
 		if len(p.Ops) > 0 || p.Limit == 0 || p.Peak <= p.Limit {
-			return fmt.Errorf("remat: the plan is not feasible, with %d operations, a peak of %d bytes and a "+
-				"limit of %d; want no operations and a limit below the peak", len(p.Ops), p.Peak, p.Limit)
+			return fmt.Errorf("remat: the plan is not feasible, with %d operations, a peak of %d bytes and "+
+				"a limit of %d; want no operations and a limit below the peak", len(p.Ops), p.Peak, p.Limit)
 		}
 		return nil
 	}

@@ -13,7 +13,7 @@ type LayerExplanation struct {
 	Name       string `json:"name"`
 	Keeps      string `json:"keeps"`      // nothing, input or everything, when the loss begins
 	Recomputed int    `json:"recomputed"` // runs of the forward beyond the first
-	Held       int64  `json:"held_bytes"` // kept when the loss begins; shared memory counts for the first layer
+	Held       int64  `json:"held_bytes"` // when the loss begins; shared memory counts for its first layer
 	// Time is the microseconds of all runs, Extra those beyond a forward with gradients and a backward.
 	Time  float64 `json:"time_us"`
 	Extra float64 `json:"extra_us"`
@@ -43,7 +43,8 @@ func Explain(ctx context.Context, c Chain, p Plan, more []int64,
 		return e, err
 	}
 	if !p.Feasible {
-		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit, p.Peak)
+		return e, fmt.Errorf("remat: there is no plan under %d bytes to explain; want at least %d", p.Limit,
+			p.Peak)
 	}
 	e = Explanation{Plan: p, Layers: explainLayers(c, p.Ops)}
 	if e.Report, err = Check(c, p.Ops); err == nil {

@@ -7,10 +7,9 @@ import (
 	"penstock.example/remat"
 )
 
-// chainFile is the file of a chain. Times are in microseconds, sizes in bytes. Fields with omitzero
-// may be left out. Defaults: forwards without gradients cost the same as with them, gradients are as
-// large as outputs, and the rest is 0 or unknown. If one layer has deferred, layers without it defer
-// nothing.
+// chainFile is the file of a chain, in microseconds and bytes. Fields with omitzero may be left out. By
+// default forwards without gradients cost the same as with them, gradients are as large as outputs, and
+// the rest is 0 or unknown. If one layer has deferred, layers without it defer nothing.
 type chainFile struct {
 	Version         int           `json:"version"`
 	Input           int64         `json:"input_bytes"`
@@ -43,8 +42,8 @@ type layerFile struct {
 	Deferred         *remat.Deferred `json:"deferred,omitzero"`
 }
 
-// ParseChain reads a chain that [FormatChain] or another program has written. The whole text is to
-// be one chain as [remat.Chain.Check] wants it. It is safe on text from anywhere.
+// ParseChain reads a chain that [FormatChain] or another program has written, and checks it. It is safe
+// on text from anywhere.
 func ParseChain(data []byte) (remat.Chain, error) {
 	var f chainFile
 	if err := parse("chain", data, &f, &f.Version); err != nil {
@@ -76,7 +75,7 @@ func ParseChain(data []byte) (remat.Chain, error) {
 	return c, nil
 }
 
-// FormatChain writes a chain as [ParseChain] reads it. It refuses what [remat.Chain.Check] does.
+// FormatChain checks a chain and writes it as [ParseChain] reads it.
 func FormatChain(c remat.Chain) ([]byte, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -113,7 +112,7 @@ func parse(what string, data []byte, file any, version *int) error {
 	return nil
 }
 
-// given is a field, or its default where it is left out.
+// given returns a field, or its default if it is left out.
 func given[T any](field *T, otherwise T) T {
 	if field == nil {
 		return otherwise
@@ -121,7 +120,7 @@ func given[T any](field *T, otherwise T) T {
 	return *field
 }
 
-// unless is a field to write: nothing where it has its default.
+// unless returns a field to write, nil if it has its default.
 func unless[T comparable](v, otherwise T) *T {
 	if v == otherwise {
 		return nil

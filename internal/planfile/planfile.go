@@ -3,6 +3,7 @@ package planfile
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"penstock.example/internal/strict"
@@ -27,8 +28,8 @@ type opFile struct {
 	Layer *int   `json:"layer,omitzero"`
 }
 
-// ParsePlan reads a plan that [FormatPlan] has written. The whole text is to be one plan.
-// [remat.CheckPlan] checks its operations and costs. ParsePlan is safe on text from anywhere.
+// ParsePlan reads a plan that [FormatPlan] has written; [remat.CheckPlan] checks its operations and
+// costs. ParsePlan is safe on text from anywhere.
 func ParsePlan(data []byte) (remat.Plan, error) {
 	var f planFile
 	if err := parse("plan", data, &f, &f.Version); err != nil {
@@ -43,22 +44,21 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 	for _, n := range []struct {
 		path  string
 		value float64
-	}{{"limit_bytes", float64(f.Limit)}, {"peak_bytes", float64(f.Peak)}, {"time_us",
-		f.Time}, {"lower_bound_us", f.LowerBound}} {
+	}{{"limit_bytes", float64(f.Limit)}, {"peak_bytes", float64(f.Peak)}, {"time_us", f.Time},
+		{"lower_bound_us", f.LowerBound}} {
 		if n.value < 0 {
 			return refuse(n.path, "%v; want 0 or more", n.value)
 		}
 	}
 	if f.Chain != "" && !remat.IsFingerprint(f.Chain) {
-		return refuse("chain", "%.40q; want %d hexadecimal digits", f.Chain,
-			remat.FingerprintDigits)
+		return refuse("chain", "%.40q; want %d hexadecimal digits", f.Chain, remat.FingerprintDigits)
 	}
 	for i, o := range f.Ops {
 		path := fmt.Sprintf("ops[%d]", i)
-		kind, ok := kindNamed(o.Op)
+		kind := remat.Kind(slices.Index(kindNames, o.Op))
 		switch {
-		case !ok:
-			return refuse(path+".op", "%.40q; want %s", o.Op, kindNames())
+		case kind < 0:
+			return refuse(path+".op", "%.40q; want %s", o.Op, strings.Join(kindNames, ", "))
 		case (kind == remat.LossStep) != (o.Layer == nil):
 			return refuse(path, "%v with a layer, or without one; want a layer, unless it is the loss", kind)
 		case o.Layer == nil:
@@ -76,22 +76,13 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 	return p, nil
 }
 
-func kindNamed(name string) (remat.Kind, bool) {
-	for k := remat.Forward; k <= remat.Backward; k++ {
-		if k.String() == name {
-			return k, true
-		}
-	}
-	return 0, false
-}
-
-func kindNames() string {
-	var names []string
+// kindNames are the names of operations, by remat.Kind.
+var kindNames = func() (names []string) {
 	for k := remat.Forward; k <= remat.Backward; k++ {
 		names = append(names, k.String())
 	}
-	return strings.Join(names, ", ")
-}
+	return names
+}()
 
 // FormatPlan writes a plan as [ParsePlan] reads it. It refuses what ParsePlan would.
 func FormatPlan(p remat.Plan) ([]byte, error) {

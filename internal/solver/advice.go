@@ -3,17 +3,17 @@ package solver
 import "math"
 
 // adviser estimates the time of (i, l, m) and of forwards without gradients, in a unit of its own.
-// [steps] know it exactly.
+// [steps] are exact.
 type adviser interface {
 	at(i, l int, m int64) float64
 	nograd(i, j int) float64
 }
 
-// write adds a plan of (i, l, m) to p; m must be at least the least of (i, l). At every interval it
-// makes the choice that the adviser finds cheapest for the bytes that are really left. It only
-// chooses where the bounds say that the rest can be finished. So the plan stays within m whatever
-// the adviser says, and bytes lost by rounding at one interval serve the next. With an achievable
-// grid the plan costs at most the grid's time of (i, l, m).
+// write adds a plan of (i, l, m) to p; m must be at least the least of (i, l). At every interval it makes
+// the choice that the adviser finds cheapest for the bytes left, among choices after which the bounds
+// permit to finish. So the plan stays within m whatever the adviser says, and bytes lost by rounding at
+// one interval serve the next. With an achievable grid the plan costs at most the grid's time of
+// (i, l, m).
 func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	if _, all := b.of(i, l); m >= all {
 		p.all(i, l)
@@ -33,17 +33,12 @@ func (p *path) write(b *bounds, advice adviser, i, l int, m int64) {
 	p.write(b, advice, i, j-1, m-t.weights(j, l))
 }
 
-// choose returns the j up to which x(i) is kept, or i if its layer is saved. Of choices that cost
-// the same it prefers saving, and then the fewest forwards.
+// choose returns the j up to which x(i) is kept, or i to save. Of choices that cost the same it prefers
+// saving, and then the fewest forwards.
 func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 	best, cheapest := -1, math.Inf(1)
-	consider := func(j int, cost float64) {
-		if best < 0 || cost < cheapest {
-			best, cheapest = j, cost
-		}
-	}
 	if least, _ := b.of(i+1, l); m >= t.saving(i, l) && m-t.saved[i] >= least {
-		consider(i, advice.at(i+1, l, m-t.saved[i]))
+		best, cheapest = i, advice.at(i+1, l, m-t.saved[i])
 	}
 	for j := i + 1; j <= l && m >= t.sweeping(i, j, l); j++ {
 		sweep := advice.nograd(i, j)
@@ -53,22 +48,25 @@ func choose(t *terms, b *bounds, advice adviser, i, l int, m int64) int {
 		right, _ := b.of(j, l)
 		left, _ := b.of(i, j-1)
 		mRight, mLeft := m-t.kept(i, j), m-t.weights(j, l)
-		if mRight >= right && mLeft >= left {
-			consider(j, sweep+advice.at(j, l, mRight)+advice.at(i, j-1, mLeft))
+		if mRight < right || mLeft < left {
+			continue
+		}
+		if cost := sweep + advice.at(j, l, mRight) + advice.at(i, j-1, mLeft); best < 0 || cost < cheapest {
+			best, cheapest = j, cost
 		}
 	}
 	return best
 }
 
-// sparing advises to save a layer rather than keep an input, and to sweep as few layers as possible.
+// sparing advises to save a layer before keeping an input, and to sweep as few layers as possible.
 type sparing struct{}
 
 func (sparing) at(int, int, int64) float64 { return 0 }
 
 func (sparing) nograd(i, j int) float64 { return float64(j - i) }
 
-// guide advises by a grid. If the grid has no time although the bytes suffice, guide guesses: a bit
-// more than the time of the first slot with a time.
+// guide advises by a grid. If the grid has no time although the bytes suffice, it guesses a bit more than
+// the time of the first slot with a time.
 type guide struct{ *grid }
 
 func (g guide) at(i, l int, m int64) float64 {
@@ -81,8 +79,8 @@ func (g guide) at(i, l int, m int64) float64 {
 
 func (g guide) nograd(i, j int) float64 { return float64(g.grid.nograd(i, j)) }
 
-// guess is a time for fewer bytes than the first slot of r that has one. once is the time of all
-// its layers without gradients.
+// guess is a time for fewer bytes than r's first slot with a time. once is the time of all its layers
+// without gradients.
 func (r *row) guess(once float32) float32 {
 	for _, v := range r.v {
 		if v < infinite {

@@ -2,19 +2,18 @@ package solver
 
 import "math"
 
-// bounds are, of every interval (i, l) of layers, the bytes m of the recurrence where it begins to
-// be feasible and where nothing need be computed again: exact, in O(L³) and O(L²).
+// bounds are, for every interval (i, l) of layers, the least m of the recurrence with a plan, and the
+// least m with a plan that recomputes nothing. They are exact, in O(L³) and O(L²).
 type bounds struct {
-	w int // of a row
-	// least and all are at i*w+l, leastDown is the transpose of least: the recursion reads both
-	// along a row.
-	least, leastDown, all []int64
+	w          int     // of a row
+	least, all []int64 // at i*w+l
+	leastDown  []int64 // the transpose of least, so that the recursion reads both along a row
 }
 
 // newBounds solves the recurrence for the least m instead of the least time:
 //
-//	least(i, l) = min( max(saving(i, l), Saved(i) + least(i+1, l)),
-//	                   min over j of max(|y(l+1)| + sweep(i, j), a(i, j) + least(j, l), G(j, l) + least(i, j-1)) )
+//	least(i, l) = min(max(saving(i, l), Saved(i) + least(i+1, l)), min over j of
+//	                  max(|y(l+1)| + sweep(i, j), a(i, j) + least(j, l), G(j, l) + least(i, j-1)))
 //	all(i, l)   = max(saving(i, l), Saved(i) + all(i+1, l))
 func newBounds(t *terms) *bounds {
 	w := t.n + 1
@@ -27,7 +26,7 @@ func newBounds(t *terms) *bounds {
 	return b
 }
 
-// solve fills (i, l); all within it are filled.
+// solve fills (i, l) after all intervals within it.
 func (b *bounds) solve(t *terms, i, l int) {
 	w := b.w
 	least := t.saving(i, l)
@@ -50,7 +49,6 @@ func (b *bounds) solve(t *terms, i, l int) {
 	b.least[i*w+l], b.leastDown[l*w+i], b.all[i*w+l] = least, least, all
 }
 
-// of is the exact least and all of (i, l).
 func (b *bounds) of(i, l int) (least, all int64) { return b.least[i*b.w+l], b.all[i*b.w+l] }
 
 // infinite is the time of an infeasible interval.

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// fill computes all rows, of short intervals first: the row of (i, l) needs the rows within it, and rows
-// of one length are independent. It returns ctx.Err() when ctx ends first.
+// fill computes all rows, short intervals first. The row of (i, l) needs the rows within (i, l); rows of
+// one length are independent. It returns ctx.Err() when ctx ends first.
 func (g *grid) fill(ctx context.Context) error {
 	g.makeRows()
 	for length := range g.b.w {
@@ -19,7 +19,7 @@ func (g *grid) fill(ctx context.Context) error {
 	return nil
 }
 
-// parallel calls do for 0 to n-1, by all processors. It returns ctx.Err() when ctx ends first.
+// parallel calls do for 0 to n-1 on all processors. It returns ctx.Err() when ctx ends first.
 func parallel(ctx context.Context, n int, do func(k int)) error {
 	var next atomic.Int64
 	var wait sync.WaitGroup
@@ -45,9 +45,9 @@ func (g *grid) fillRow(i, l int) {
 	if i < l { // otherwise least = all: there is no slot between
 		r.follow(g.slotAbove(g.t.saving(i, l), i, l), &g.rows[(i+1)*w+l])
 	}
-	// start is the first slot where the sweeps so far fit, and swept the bytes that they need. From
-	// end on the row costs no more than the sweep to the last j alone. Times do not grow with m, and a
-	// sweep's with j: from there on no later j can win.
+	// start is the first slot where the sweeps so far fit, and swept is their bytes. From end on the row
+	// costs no more than the last sweep alone. Times do not grow with m, and sweeps do not shrink with
+	// j, so no later j can win there.
 	start, end, swept := r.lo, r.hi(), int64(-1)
 	for j := i + 1; j <= l && start < end; j++ {
 		if need := g.t.sweeping(i, j, l); need != swept {
@@ -63,10 +63,10 @@ func (g *grid) fillRow(i, l int) {
 	r.close()
 }
 
-// split improves the slots start .. end-1 of r: cost, right move slots further, and left are added.
+// split lowers the slots from start to end-1 of r to cost, plus right at move slots further, plus left.
 func (r *row) split(start, end int, right *row, move int, left *row, cost float32) {
 	rightHi, leftHi := right.hi()-move, left.hi()
-	// Up to three pieces: with both look-ups in their rows, with one, with both in their tails.
+	// There are up to three pieces: both look-ups are in their rows, one is, or both are in tails.
 	for s := max(start, left.lo, right.lo-move); s < end; {
 		stop := end
 		sum := cost
@@ -100,7 +100,7 @@ func (r *row) split(start, end int, right *row, move int, left *row, cost float3
 	}
 }
 
-// follow improves the slots of r from s on by the slots of next.
+// follow lowers the slots of r from s on to the slots of next.
 func (r *row) follow(s int, next *row) {
 	s = max(s, r.lo, next.lo)
 	if within := min(next.hi(), r.hi()); s < within {
@@ -119,16 +119,15 @@ func (r *row) clear() {
 	}
 }
 
-// close sets the tail of a row that ends at the greatest number of bytes to its last slot.
+// close sets the tail of a row that ends at the grid's most bytes to its last slot.
 func (r *row) close() {
 	if r.tail != 0 && r.n > 0 {
 		r.tail = r.v[r.n-1]
 	}
 }
 
-// minPlusTwo sets out[k] to the least of out[k] and a[k] + b[k] + c. a and b are as long as out, or
-// longer. A branch that is hardly ever taken is cheaper than min of floats, which has NaN and -0 to
-// see to.
+// minPlusTwo sets out[k] to the least of out[k] and a[k] + b[k] + c. A branch that is hardly ever taken
+// is cheaper than min of floats, which must handle NaN and -0.
 func minPlusTwo(out, a, b []float32, c float32) {
 	a, b = a[:len(out)], b[:len(out)]
 	for k, was := range out {
@@ -138,7 +137,7 @@ func minPlusTwo(out, a, b []float32, c float32) {
 	}
 }
 
-// minPlusOne sets out[k] to the least of out[k] and a[k] + c. a is as long as out, or longer.
+// minPlusOne sets out[k] to the least of out[k] and a[k] + c.
 func minPlusOne(out, a []float32, c float32) {
 	a = a[:len(out)]
 	for k, was := range out {

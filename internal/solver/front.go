@@ -5,38 +5,36 @@ import (
 	"sort"
 )
 
-// front is a price as a step function of bytes: infinite below its first breakpoint, and from each
-// breakpoint to the next constant. Bytes ascend, prices descend.
+// front is a price as a step function of bytes: infinite below its first breakpoint, then constant from
+// one breakpoint to the next. Bytes ascend, prices descend.
 type front []breakpoint
 
-// breakpoint is the fewest bytes that a price takes.
+// breakpoint is the fewest bytes for a price.
 type breakpoint struct{ bytes, price int64 }
 
-// free is the front that takes neither bytes nor time.
+// free is the front of no bytes and no time.
 var free = front{{bytes: math.MinInt64 / 4}}
 
-// upTo is the number of breakpoints up to a number of bytes.
+// upTo returns the number of breakpoints up to a number of bytes.
 func (f front) upTo(bytes int64) int {
 	return sort.Search(len(f), func(k int) bool { return f[k].bytes > bytes })
 }
 
-// fewest is the least bytes of the same price. bytes are not below the first breakpoint.
+// fewest returns the fewest bytes with the price of bytes, which are not below the first breakpoint.
 func (f front) fewest(bytes int64) int64 { return f[f.upTo(bytes)-1].bytes }
 
 // envelope is the minimum of the fronts that were added to it.
 type envelope struct {
 	best, spare front
-	visits      int64 // breakpoints looked at since the envelope was made
+	visits      int64 // breakpoints looked at, in all
 }
 
 // clear makes the minimum infinite.
 func (e *envelope) clear() { e.best = e.best[:0] }
 
-// add lowers the minimum to a sum wherever that is less, from a number of bytes on. The sum adds
-// price, right moved by moveRight to more bytes, and left moved by moveLeft.
-//
-// A sum of step functions has no more breakpoints than its terms together. So one pass over the
-// breakpoints of the minimum so far, of right and of left gives the new minimum.
+// add lowers the minimum to a sum wherever that is less, from a number of bytes on. The sum is price,
+// plus right moved by moveRight to more bytes, plus left moved by moveLeft. One pass over the
+// breakpoints of the old minimum, of right and of left gives the new minimum.
 func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64, price, from int64) {
 	if len(right) == 0 || len(left) == 0 {
 		return
@@ -44,7 +42,7 @@ func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64,
 	from = max(from, right[0].bytes+moveRight, left[0].bytes+moveLeft)
 	old := e.best
 	k, r, l := old.upTo(from), right.upTo(from-moveRight), left.upTo(from-moveLeft)
-	was := int64(math.MaxInt64) // of old where the walk is
+	was := int64(math.MaxInt64) // old's price at the current bytes
 	if k > 0 {
 		was = old[k-1].price
 	}
@@ -90,7 +88,7 @@ func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64,
 	e.best, e.spare = out, old
 }
 
-// drop is f with a lower price from a number of bytes on, at least the last breakpoint's.
+// drop returns f with a lower price from a number of bytes on, which are not below the last breakpoint.
 func (f front) drop(bytes, price int64) front {
 	n := len(f)
 	switch {

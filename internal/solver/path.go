@@ -1,31 +1,27 @@
 package solver
 
-import (
-	"penstock.example/remat"
-)
+import "penstock.example/remat"
 
-// path is a plan that is being written: its operations in order, with their costs. It uses the
-// arithmetic of the recurrence on bytes and adds up the resident bytes. So its peak is exact
+// path is a plan under construction. It counts bytes as the recurrence does, so its peak is exact
 // whatever guides the choices.
 type path struct {
 	t   *terms
 	ops []remat.Op
-	// resident is the bytes of kept values, without x(0), and of parameters' gradients. The recurrence
-	// adds |y| of the interval at work.
+	// resident is the bytes of kept values, without x(0), and of parameters' gradients. The interval's
+	// |y| comes on top.
 	resident, peak int64
 	peakOp         int     // the first operation at the peak
 	extra          float64 // time beyond t.once
 	recomputed     int     // forwards without gradients
-	leaves         int64   // x(L) alone, which leaves the stage before the loss; 0 where it is part of X(L)
-	// early is the peak before the loss, late the peak from the loss on, and held the bytes that wait
-	// for it.
-	early, held, late int64
-	lossDone          bool
+	leaves         int64   // bytes of x(L), which leaves the stage before the loss; 0 if it is part of X(L)
+	early, late    int64   // peaks before the loss, and from the loss on
+	held           int64   // bytes that wait for the loss
+	lossDone       bool
 }
 
 func newPath(t *terms) *path { return &path{t: t, ops: make([]remat.Op, 0, 4*t.n+1)} }
 
-// do writes an operation; bytes are its own, in addition to the resident bytes.
+// do writes an operation. bytes are its own, beyond the resident ones.
 func (p *path) do(o remat.Op, bytes int64) {
 	most := p.t.chain.Input + p.resident + bytes
 	if most > p.peak {
@@ -42,12 +38,11 @@ func (p *path) do(o remat.Op, bytes int64) {
 	p.ops = append(p.ops, o)
 }
 
-// plan is the finished path as a plan. bound is a time that no plan is below.
+// plan returns the finished path as a plan. No plan takes less time than bound.
 func (p *path) plan(limit int64, bound float64) remat.Plan {
 	time := p.t.once + p.extra
 	return remat.Plan{Feasible: true, Limit: limit, Peak: p.peak, Time: time, LowerBound: min(bound, time),
-		Ops:   p.ops,
-		Chain: p.t.chain.Fingerprint()}
+		Ops: p.ops, Chain: p.t.chain.Fingerprint()}
 }
 
 // save writes forward_save i of (i, l), or the loss.
@@ -61,8 +56,7 @@ func (p *path) save(i, l int) {
 	p.resident += layer.Saved
 }
 
-// backward writes the backward of layer i, which save(i, l) has saved. The loss has its backward in
-// its operation.
+// backward writes the backward of layer i. The loss has its backward in its own operation.
 func (p *path) backward(i int) {
 	if i == p.t.n {
 		return
@@ -89,7 +83,7 @@ func (p *path) compute(i, j, l int) {
 	p.recomputed += j - i
 }
 
-// release notes that x(j), which compute(i, j, ·) has kept, has gone with its backward.
+// release drops x(j), which compute(i, j, ·) has kept, after its backward.
 func (p *path) release(i, j int) { p.resident -= p.t.kept(i, j) }
 
 // all writes (i, l) without recomputation.

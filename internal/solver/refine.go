@@ -2,19 +2,18 @@ package solver
 
 import "context"
 
-// refine looks for a plan under a limit that is feasible and asks for recomputation. It returns the
-// plan and a bound of its time beyond once.
+// refine plans under a limit that is feasible and needs recomputation. It returns the plan, and a lower
+// bound of any plan's time beyond once.
 //
-// An achievable grid guides a plan, and an optimistic grid another one; the second also bounds what
-// any plan can do. The error is about proportional to the unit, so one pair tells how fine the next
-// must be. The achievable grid can be coarser: choices are made for the bytes that are really left,
-// so what rounding took is found again.
+// An achievable grid guides a plan, and an optimistic grid another plan and the bound. The error is about
+// proportional to the unit, so a pair of grids tells how fine the next pair must be. The achievable grid
+// can be coarser, as its plan is chosen for the exact bytes left.
 func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (best *path, bound float64,
 	err error) {
 	m := limit - t.chain.Input
 	slots := o.Slots
 	if o.Gap >= 0 {
-		slots = max(slots/firstCoarser, 1)
+		slots = max(slots/8, 1) // the first grids take a small part of the time
 	}
 	unit := t.unitFor(m, slots)
 	for coarser, size := int64(1), int64(0); ; coarser = 4 {
@@ -38,7 +37,8 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 		if best.extra <= bound || gap <= o.Gap || o.Gap < 0 || unit == t.grain {
 			return best, bound, nil
 		}
-		finer := max(min(0.7*o.Gap/gap, 0.5), 1.0/mostFiner, float64(size)/mostTable)
+		// The last errors are no sure prediction, and a grid may take about 128 MiB.
+		finer := max(min(0.7*o.Gap/gap, 0.5), 1.0/16, float64(size)/(128<<20))
 		next := t.multiple(int64(float64(unit) * finer))
 		if float64(next) > 0.8*float64(unit) {
 			return best, bound, nil
@@ -46,14 +46,3 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 		unit = next
 	}
 }
-
-const (
-	// firstCoarser is the number of slots of Options that make one slot of the first grids, which
-	// take a small part of the time.
-	firstCoarser = 8
-	// mostFiner bounds how much finer the next grid is, as the errors of the last one are no sure
-	// prediction.
-	mostFiner = 16
-	// mostTable is about the most bytes that a grid may take.
-	mostTable = 128 << 20
-)

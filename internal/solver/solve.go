@@ -9,18 +9,17 @@ import (
 	"penstock.example/remat"
 )
 
-// Options say how hard to look for a plan. The zero value takes the defaults.
+// Options say how hard to look for a plan.
 type Options struct {
-	// Steps is how many breakpoints of step functions may be looked at to solve a chain exactly. 0
-	// is 32 Mi, which takes some tenths of a second and is enough for 60 layers, or for 100 that
-	// are alike. Chains that need more, and all if it is negative, are solved by tables.
+	// Steps is the number of breakpoints that may be looked at to solve a chain exactly. 0 is 32 Mi,
+	// which takes some tenths of a second and is enough for 60 layers, or for 100 that are alike.
+	// Chains that need more are solved by tables, and all chains if Steps is negative.
 	Steps int64
-	// Slots is how many numbers of bytes below the limit a table distinguishes; 0 is 500. Solve
-	// begins with an eighth of them, and continues with finer tables until Gap is reached or a
-	// table takes 128 MiB.
+	// Slots is the number of different bytes below the limit in a table; 0 is 500. Solve begins with
+	// an eighth of them, and continues with finer tables until Gap is reached or a table takes 128 MiB.
 	Slots int
-	// Gap is how far the time of a plan may be above the lower bound, as a part of it; 0 is 0.001.
-	// A negative one asks for one pair of tables with Slots.
+	// Gap is the part by which a plan's time may exceed the lower bound; 0 is 0.001. If it is negative,
+	// one pair of tables with Slots has to do.
 	Gap float64
 }
 
@@ -31,12 +30,12 @@ func (o Options) withDefaults() Options {
 // Solve finds the plan of least time with a peak of at most limit. A limit counts all bytes of the
 // chain, its input too; 0 is none.
 //
-// Up to some 60 layers, where Options.Steps suffice, the plan is the fastest; of the fastest plans
-// it has the fewest recomputations, and of those the least peak. Up to 250 layers tables are
-// refined until the plan is within Options.Gap of the bound. Layers of longer chains are joined
-// to 250, and plan.LowerBound is the time of running everything once. In any case the
-// peak never exceeds the limit, and no plan is faster than Plan.LowerBound. If no plan stays under
-// the limit, the result is not feasible and its Peak is the least limit with a plan.
+// Up to some 60 layers, where Options.Steps suffice, the plan is the fastest one; among equals it has
+// the fewest recomputations, and then the least peak. Up to 250 layers tables are refined until the
+// plan is within Options.Gap of the bound. Longer chains are joined to 250 layers, and Plan.LowerBound
+// is the time of running everything once. The peak never exceeds the limit, and no plan is faster than
+// Plan.LowerBound. If no plan keeps the limit, the result is not feasible and its Peak is the least
+// limit with a plan.
 //
 // Plans are persistent: an input that is kept stays until its backward (see terms.go). Solve returns
 // an error for a chain that makes no sense, and ctx.Err() when ctx ends first.
@@ -58,8 +57,8 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 	return p.plan(limit, t.once+bound), nil
 }
 
-// solveTerms is Solve of a chain's terms. It returns the plan and a bound of its time beyond once.
-// If no plan stays under the limit it returns nil and the least limit with a plan.
+// solveTerms solves a chain's terms. It returns the plan and a lower bound of its time beyond once, or nil
+// and the least limit with a plan.
 func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path, bound float64, least int64,
 	err error) {
 	p = newPath(t)
@@ -77,7 +76,7 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 		if p, _, _, err = solveTerms(ctx, newTerms(j.chain), limit, o); err != nil {
 			return nil, 0, 0, err
 		}
-		if p == nil { // the limit is too close to the least for layers that are joined
+		if p == nil { // the limit is too low for joined layers
 			p = newPath(t)
 			p.write(b, sparing{}, 0, t.n, m)
 			return p, 0, 0, nil
@@ -102,9 +101,9 @@ func (p *path) better(q *path) bool {
 		cmp.Compare(p.peak, q.peak)) < 0
 }
 
-// Least is a plan of the least possible peak, and its first operation at that peak, which sets the
-// least limit. Its limit is its peak. It does not try to be fast, as [Solve] does at that limit. The
-// error is a [*remat.ChainError].
+// Least returns a plan of the least possible peak, which is its limit, and the first operation at that
+// peak. The plan need not be fast; [Solve] makes a fast one at that limit. The error is a
+// [*remat.ChainError].
 func Least(c remat.Chain) (p remat.Plan, sets remat.Op, err error) {
 	if err := c.Check(); err != nil {
 		return remat.Plan{}, remat.Op{}, err

@@ -2,9 +2,8 @@ package solver
 
 import "math"
 
-// available is the bytes that one micro-batch has on a stage of a pipeline, x(0) counted. forward
-// is for its operations before the loss, backward for those from the loss on, and held for what
-// waits between the two.
+// available is the bytes of one micro-batch on a stage of a pipeline, x(0) included: before the loss,
+// while it waits, and from the loss on.
 type available struct {
 	forward, held, backward int64
 }
@@ -19,8 +18,7 @@ type available struct {
 //	keep up to x(L) x(L) leaves the stage, and is not held
 //	loss            m >= backward - held if x(L) is a part of X(L)
 //
-// If the loss is on the stage, x(L) alone counts during its own micro-batch's loss, as in a chain
-// without a pipeline.
+// If the loss is on the stage, x(L) counts during the loss, as in a chain without a pipeline.
 type spine struct {
 	t *terms
 	b *bounds
@@ -29,7 +27,7 @@ type spine struct {
 	keep       []int64 // at i*(n+1)+j: see keeping
 }
 
-// ends estimates what (i, L, m) costs on a spine, and all other intervals.
+// ends also estimates the time of (i, L, m) on a spine.
 type ends interface {
 	adviser
 	end(i int, m int64) float64
@@ -60,23 +58,22 @@ func newSpine(t *terms, b *bounds, r available) *spine {
 	return s
 }
 
-// early is how many more bytes are available before the loss than after it.
+// early is the bytes that are available before the loss only.
 func (s *spine) early() int64 { return s.forward - s.backward }
 
-// waiting is the least m for which no more is held than held.
+// waiting is the least m with which the limit held is kept.
 func (s *spine) waiting() int64 { return s.backward - s.held }
 
-// saving is the least m for the operations of layer i that save i begins with and ends with.
+// saving is the least m for the two operations on layer i of save i.
 func (s *spine) saving(i int) int64 {
 	forward, backward := s.t.savingEarly(i), s.t.savingLate(i, s.t.n)
 	return max(forward-s.early(), backward)
 }
 
-// keeping is the least m for keeping x(i) up to x(j), with all that happens until x(i)'s backward.
+// keeping is the least m to keep x(i) up to x(j), for all operations until x(i)'s backward.
 func (s *spine) keeping(i, j int) int64 { return s.keep[i*(s.t.n+1)+j] }
 
-// writeSpine adds a plan of (i, L, m), m >= least[i], to p, as [path.write] does where all
-// operations have the same bytes.
+// writeSpine is [path.write] on a spine: it adds a plan of (i, L, m), m >= least[i], to p.
 func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 	t, n := p.t, p.t.n
 	if i == n {
@@ -104,13 +101,8 @@ func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 func (s *spine) choose(advice ends, i int, m int64) int {
 	t := s.t
 	best, cheapest := -1, math.Inf(1)
-	consider := func(j int, cost float64) {
-		if best < 0 || cost < cheapest {
-			best, cheapest = j, cost
-		}
-	}
 	if m >= max(s.saving(i), t.saved[i]+s.least[i+1]) {
-		consider(i, advice.end(i+1, m-t.saved[i]))
+		best, cheapest = i, advice.end(i+1, m-t.saved[i])
 	}
 	for j := i + 1; j <= t.n; j++ {
 		sweep := advice.nograd(i, j)
@@ -124,12 +116,14 @@ func (s *spine) choose(advice ends, i int, m int64) int {
 		if j < t.n {
 			cost += advice.end(j, m-t.kept(i, j))
 		}
-		consider(j, cost)
+		if best < 0 || cost < cheapest {
+			best, cheapest = j, cost
+		}
 	}
 	return best
 }
 
-// path is the plan with m bytes that advice leads to. m is available and has a plan.
+// path returns the plan with m bytes, which must have one.
 func (s *spine) path(advice ends, m int64) *path {
 	p := newPath(s.t)
 	p.writeSpine(s, advice, 0, m)

@@ -61,8 +61,7 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 			if j == n {
 				right, move = &loss, 0
 			}
-			// keeping compares what its parts compare, exactly; a row's own first slot may be
-			// later.
+			// keeping is exact; a row's own first slot may be later
 			r.split(max(r.lo, g.slotAbove(on.keeping(i, j), i, n)), r.hi(), right, move, &g.rows[i*g.b.w+j-1],
 				g.nograd(i, j))
 		}
@@ -71,8 +70,8 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 	return e
 }
 
-// end is the time of (i, L, m) in units of the grid's scale. If the row has no time although the
-// bytes suffice, it is a guess.
+// end returns the time of (i, L, m), in units of the grid's scale. If the row has no time although the
+// bytes suffice, it guesses.
 func (e *spineRows) end(i int, m int64) float64 {
 	v := float32(0)
 	switch {

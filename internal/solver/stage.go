@@ -9,21 +9,21 @@ import (
 	"penstock.example/remat"
 )
 
-// Stage finds plans of a micro-batch on a stage of a pipeline. Before the loss a micro-batch runs
-// its forward, then it waits while others run, and its backward is all from the loss on.
+// Stage finds plans of a micro-batch on a stage of a pipeline. A micro-batch runs its forward, waits
+// while others run, and then runs its backward, which begins with the loss.
 type Stage struct {
 	t     *terms
 	b     *bounds
-	steps *steps // nil where there would be too many
-	grid  *grid  // otherwise
+	steps *steps // nil if they are too many
+	grid  *grid  // nil if there are steps
 }
 
 // MicroBatch is a plan of a micro-batch on a stage. Bytes are its own, its input included.
 type MicroBatch struct {
 	Ops      []remat.Op
-	Forward  int64   // the most during the forward
+	Forward  int64   // the peak of the forward
 	Held     int64   // while it waits
-	Backward int64   // the most during the backward
+	Backward int64   // the peak of the backward
 	Time     float64 // microseconds of recomputation
 }
 
@@ -32,14 +32,11 @@ func (p *MicroBatch) Beats(o *MicroBatch) bool {
 	return p.Time <= o.Time && p.Held <= o.Held && p.Backward <= o.Backward && p.Forward <= o.Forward
 }
 
-func (p *path) point() MicroBatch {
-	return MicroBatch{p.ops, p.early, p.held, p.late, p.extra}
-}
+func (p *path) point() MicroBatch { return MicroBatch{p.ops, p.early, p.held, p.late, p.extra} }
 
-// NewStage prepares a chain, which must make sense. receives says that a later stage sends the
-// gradient of the output, which arrives when what precedes the first backward has run again.
-// Otherwise the loss is on the stage. plain says that nothing is to be recomputed. It returns
-// ctx.Err() when ctx ends first.
+// NewStage prepares a chain, which must make sense. receives says that a later stage sends the output's
+// gradient, which arrives after the recomputation before the first backward. Otherwise the loss is on
+// the stage. With plain nothing is recomputed. It returns ctx.Err() when ctx ends first.
 func NewStage(ctx context.Context, c remat.Chain, receives, plain bool) (*Stage, error) {
 	s := &Stage{t: newTermsOf(c, receives)}
 	if plain {
@@ -57,16 +54,16 @@ func NewStage(ctx context.Context, c remat.Chain, receives, plain bool) (*Stage,
 }
 
 const (
-	stageSteps = 4 << 20 // breakpoints that are looked at for an exact curve
-	stageCells = 8 << 20 // of a table in its place
+	stageSteps = 4 << 20 // the most breakpoints for an exact curve
+	stageCells = 8 << 20 // of a table otherwise
 )
 
-// workings is how many distances between Backward and Held a curve has.
+// workings is the number of distances between Backward and Held of a curve.
 const workings = 12
 
-// Curve returns plans that no other of them beats in bytes and time, by ascending time: the first
-// recomputes nothing. For each of several distances between Held and Backward it has all plans of
-// the front, or about most of them if that is not 0.
+// Curve returns plans by ascending time, of which none beats another in bytes and time. The first
+// recomputes nothing. For each of several distances between Held and Backward the curve has all plans
+// of a front, or about most of them if most is not 0.
 func (s *Stage) Curve(most int) []MicroBatch {
 	p := newPath(s.t)
 	p.all(0, s.t.n)
@@ -96,7 +93,7 @@ func (s *Stage) Curve(most int) []MicroBatch {
 	return curve
 }
 
-// front adds the plans on a spine to a list, of bytes up to those without recomputation.
+// front adds plans on a spine to a list, from the fewest bytes to no recomputation.
 func (s *Stage) front(list []MicroBatch, on *spine, most int) []MicroBatch {
 	type step struct {
 		m    int64

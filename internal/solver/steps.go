@@ -7,26 +7,25 @@ import (
 	"slices"
 )
 
-// steps is Opt(i, l, m) for all intervals of layers and all m, exactly: one front for each
-// interval. Nothing is rounded, so sizes may be as uneven as they like. Both intervals after a
-// sweep get their bytes from the same m, so a front is a minimum of sums of two fronts. It has few
-// breakpoints where chains are short, or their layers alike.
+// steps is Opt(i, l, m) for all intervals of layers and all m, exactly: one front for each interval.
+// Both intervals after a sweep get their bytes from the same m, so a front is a minimum of sums of two
+// fronts. It has few breakpoints if the chain is short, or its layers are alike.
 type steps struct {
 	t      *terms
 	b      *bounds
 	fronts []front // at i*(n+1)+l
 
 	// prices are the prices of the layers before i without gradients. The lowest bits of a price count
-	// forwards: of two plans of the same time the one with fewer recomputations is cheaper. The other
-	// bits are time, in units of a power of two microseconds. So sums are exact, and a float64 holds
-	// any price.
+	// forwards, so that of two equally fast plans the one with fewer recomputations is cheaper. The
+	// other bits are time, in units of a power of two microseconds. So sums are exact, and a float64
+	// holds any price.
 	prices  []int64
-	counter int     // of the lowest bits
+	counter int     // the number of lowest bits
 	unit    float64 // microseconds
 }
 
-// newSteps computes all fronts. It returns nil if it expects to look at more breakpoints than
-// visits, and ctx.Err() when ctx ends first.
+// newSteps computes all fronts. It returns nil if it expects to look at more than visits breakpoints,
+// and ctx.Err() when ctx ends first.
 func newSteps(ctx context.Context, t *terms, b *bounds, visits int64) (*steps, error) {
 	w := t.n + 1
 	s := &steps{t: t, b: b, fronts: make([]front, w*w)}
@@ -41,8 +40,8 @@ func newSteps(ctx context.Context, t *terms, b *bounds, visits int64) (*steps, e
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		// The work grows with the fourth or fifth power of the layers. More than the square of the
-		// share so far will not end in time.
+		// The work grows with the fourth or fifth power of the layers, so a share above the square of the
+		// layers' share will not end in time.
 		if share := float64(l+1) / float64(w); float64(e.visits) > float64(visits)*share*share {
 			return nil, nil
 		}
@@ -64,7 +63,6 @@ func (s *steps) begin(e *envelope, i, l int) {
 	}
 }
 
-// price fills prices.
 func (s *steps) price() {
 	n := s.t.n
 	s.counter = bits.Len(uint(n * (n + 1) / 2)) // a plan runs layer i at most i+1 times without gradients
@@ -80,23 +78,21 @@ func (s *steps) price() {
 // microseconds is the time of a price.
 func (s *steps) microseconds(price int64) float64 { return float64(price>>s.counter) * s.unit }
 
-// whole is the front of the whole chain.
 func (s *steps) whole() front { return s.fronts[s.t.n] }
 
-// path is the plan of the whole chain with m bytes without x(0). m is at least least. Of the fastest
-// plans it is one with the fewest recomputations, and of those one with the least peak.
+// path returns the plan of the whole chain with m bytes without x(0), which must have one. Among equally
+// fast plans it has the fewest recomputations, and then the least peak.
 func (s *steps) path(m int64) *path {
 	p := newPath(s.t)
 	p.write(s.b, s, 0, s.t.n, s.whole().fewest(m))
 	return p
 }
 
-// at is the price of (i, l, m).
 func (s *steps) at(i, l int, m int64) float64 { return s.fronts[i*(s.t.n+1)+l].at(m) }
 
 func (s *steps) nograd(i, j int) float64 { return float64(s.prices[j] - s.prices[i]) }
 
-// at is the price of a number of bytes.
+// at returns the price of a number of bytes.
 func (f front) at(bytes int64) float64 {
 	k := f.upTo(bytes)
 	if k == 0 {

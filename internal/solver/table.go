@@ -14,11 +14,11 @@ type Point struct {
 	Time float64 // microseconds
 }
 
-// Curve is the plans that no other of them beats, by ascending peak and descending time: from the
-// least limit that has a plan to the limit from which on nothing is computed again. Every point is a
-// plan that exists, with its exact peak. If Options.Steps suffice, every plan that no other beats is
-// a point; otherwise the plans are as good as Options.Slots permits. Chains of more than 250 layers
-// are joined as in [Solve]. The error is a [*remat.ChainError], or ctx.Err() when ctx ends first.
+// Curve returns the best plans by ascending peak and descending time, from the least limit with a plan to
+// the limit from which on nothing is recomputed. Every point is a plan with its exact peak. If
+// Options.Steps suffice, every plan that no other beats is a point; otherwise Options.Slots limits their
+// quality. Chains of more than 250 layers are joined as in [Solve]. The error is a [*remat.ChainError],
+// or ctx.Err() when ctx ends first.
 func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -63,11 +63,11 @@ func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 	return curve, err
 }
 
-// tablePlans returns the plans of an achievable table, for every slot of bytes from the least to what
-// needs no recomputation.
+// tablePlans returns the plans of an achievable table, for every slot from the least bytes to no
+// recomputation.
 func tablePlans(ctx context.Context, t *terms, b *bounds, slots int) (plans []func() *path, err error) {
 	least, all := b.of(0, t.n)
-	// an interval can need more than the whole chain does, with its end's gradient
+	// an interval can need more than the whole chain, as it includes the gradient at its end
 	m := max(slices.Max(b.all), 1)
 	g := newGrid(t, b, m, t.unitFor(m, slots), false)
 	list := []int64{least, all}

@@ -11,19 +11,19 @@ import (
 // # The recurrence
 //
 // Opt(i, l, m) is the least time of recomputation for layers i..l: from x(i) and y(l+1) to y(i). The
-// loss is layer L, the last. m is the bytes available for it. They count y(l+1). They do not count
-// x(0)..x(i) as far as they are kept, nor the gradients of the parameters of layers after l. It
-// begins in one of two ways:
+// loss is layer L, the last. m is the available bytes. They include y(l+1), but neither the kept ones of
+// x(0)..x(i) nor the gradients of parameters of layers after l. A plan begins in one of two ways:
 //
-//	save i         Opt(i+1, l, m - Saved(i))                                          if  m >= saving(i, l)
-//	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))   if  m >= |y(l+1)| + sweep(i, j),  i < j <= l
+//	save i         Opt(i+1, l, m - Saved(i))
+//	               if m >= saving(i, l)
+//	keep up to j   nograd(i, j) + Opt(j, l, m - a(i, j)) + Opt(i, j-1, m - G(j, l))
+//	               if m >= |y(l+1)| + sweep(i, j),  i < j <= l
 //
-// The first runs the layer once, with gradients; its backward follows when all after it are
-// through. The second runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from
-// x(j) alone, and comes back to x(i) after the backward of j. Opt leaves out the computations of any
-// plan, a forward with gradients and a backward of every layer and the loss, so that a plan without
-// recomputation costs 0, exactly. One layer, and the loss, can only begin the first way, and end
-// there: Opt(l, l, m) = 0 if m >= saving(l, l).
+// The first runs the layer once, with gradients; its backward follows after all later ones. The second
+// runs i..j-1 without gradients (keep i, then forward i+1 .. j-1), goes on from x(j) alone, and returns
+// to x(i) after the backward of j. Opt leaves out the operations of every plan, a forward with gradients
+// and a backward of each layer and the loss. So a plan without recomputation costs exactly 0. A single
+// layer, or the loss, can only be saved: Opt(l, l, m) = 0 if m >= saving(l, l).
 //
 //	a(i, j)       bytes of x(j) that are no part of x(i): Layers[j-1].Output, and carries that began
 //	              after x(i): From >= i, From < j-1, To >= j. A carry is a part of consecutive inputs,
@@ -36,17 +36,16 @@ import (
 //	|y(i)|        made(i), and the GradientCarries with To > i > From. |y(L+1)| is 0.
 //	G(k, l)       WeightGradient of layers k..l; the loss has none.
 //
-// The recurrence is rotor's (Beaumont et al., cited in the package's doc), with sizes of pairs in
-// the place of sizes, gradients of their own size and of parameters, and time and temporaries of a
-// forward without gradients. Its plans are persistent: an input stays until its backward, and is
-// recomputed as late as possible. Of these it finds the best.
+// The recurrence is rotor's (Beaumont et al., cited in package remat), with sizes of pairs, gradients of
+// their own size and of parameters, and time and temporaries of a forward without gradients. Its plans
+// are persistent: a kept input stays until its backward. Of these it finds the best.
 type terms struct {
 	n     int // layers, without the loss
 	chain remat.Chain
 
-	a, sweep []int64   // of (i, j), i < j, see pair
+	a, sweep []int64   // of (i, j), i < j; see pair
 	y        []int64   // |y(i)|, i = 0 .. n+1
-	under    []int64   // the part of |y(i)| during forwards before the backward of layer i-1
+	under    []int64   // the bytes of y(i) held by forwards before the backward of layer i-1
 	loss     int64     // saving(n, n)
 	made     []int64   // made(i), i = 0 .. n
 	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
@@ -59,18 +58,17 @@ type terms struct {
 
 func newTerms(c remat.Chain) *terms { return newTermsOf(c, false) }
 
-// newTermsOf returns the terms of a chain. With receives another stage sends y(L). Then the loss is no
-// moment of its own: x(L) has left, and y(L) arrives after the recomputation before the backward of
-// layer L-1, which are the forwards of intervals (i, L-1).
+// newTermsOf returns the terms of a chain. With receives another stage sends y(L), and the loss needs no
+// bytes of its own: x(L) has left, and y(L) arrives after the forwards of intervals (i, L-1), just
+// before the backward of layer L-1.
 func newTermsOf(c remat.Chain, receives bool) *terms {
 	n := len(c.Layers)
 	t := &terms{
 		n: n, chain: c,
 		a: make([]int64, n*(n+1)/2), sweep: make([]int64, n*(n+1)/2),
 		y: make([]int64, n+2), made: make([]int64, n+1),
-		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+
-			2), nograd: make([]float64, n+1),
-		once: c.Loss.Backward,
+		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+2),
+		nograd: make([]float64, n+1), once: c.Loss.Backward,
 	}
 	t.made[0] = c.InputGradient
 	for i, l := range c.Layers {
@@ -121,10 +119,10 @@ func (t *terms) pair(i, j int) int { return i*t.n - i*(i-1)/2 + j - i - 1 }
 
 // pairs fills a and sweep.
 func (t *terms) pairs() {
-	// A carry is new in x(j) for every x(i) with i <= From: note it at i = From, and sum downwards.
+	// A carry is new in x(j) for every x(i) with i <= From: note it at i = From, then sum down.
 	for _, carry := range t.chain.Carries {
 		if carry.From < 0 {
-			continue // a part of x(0), which is always there, and so of every x(i) that it is a part of
+			continue // a part of x(0), which is always held
 		}
 		for j := carry.From + 2; j <= min(carry.To, t.n); j++ {
 			t.a[t.pair(carry.From, j)] += carry.Bytes
@@ -153,8 +151,7 @@ func (t *terms) pairs() {
 // weights is G(k, l).
 func (t *terms) weights(k, l int) int64 { return t.gradSum[l+1] - t.gradSum[k] }
 
-// saving is the bytes to begin (i, l) by a forward with gradients: of that forward, and of its
-// backward.
+// saving is the bytes of save i in (i, l): of the layer's forward and of its backward.
 func (t *terms) saving(i, l int) int64 {
 	if i == t.n {
 		return t.loss
@@ -165,13 +162,13 @@ func (t *terms) saving(i, l int) int64 {
 // savingEarly is the forward's part of saving, without |y(l+1)|.
 func (t *terms) savingEarly(i int) int64 { return t.saved[i] + t.chain.Layers[i].ForwardTmp }
 
-// savingLate is the backward's.
+// savingLate is the backward's part of saving.
 func (t *terms) savingLate(i, l int) int64 {
-	return t.y[i+1] + t.saved[i] + t.made[i] + t.weights(i,
-		l) + t.chain.Layers[i].BackwardTmp - t.chain.Layers[i].BackwardEarly
+	layer := &t.chain.Layers[i]
+	return t.y[i+1] + t.saved[i] + t.made[i] + t.weights(i, l) + layer.BackwardTmp - layer.BackwardEarly
 }
 
-// sweeping is the bytes that computing x(j) from x(i) takes in (i, l).
+// sweeping is the bytes to compute x(j) from x(i) in (i, l).
 func (t *terms) sweeping(i, j, l int) int64 { return t.under[l+1] + t.sweep[t.pair(i, j)] }
 
 // kept is a(i, j).
