@@ -77,7 +77,7 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) error {
 	}
 	if given != nil && o.grouped {
 		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left "+
-			"out, or one process, or a plan of penstock plan", deviceNames(given))
+			"out, or one process, or a plan of penstock plan", joined(given))
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
@@ -153,7 +153,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 
 // inFlags is a plan in the words of flags.
 func (l searchLine) inFlags() string {
-	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance),
+	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, joined(l.Balance),
 		l.Chunks, l.Threads)
 }
 
@@ -224,11 +224,11 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	w := j.world
 	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, atWork: w.busyDevices(runtime.NumCPU()),
-		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
+		deferredBatchNorm: j.config.DeferredBatchNorm, busyDevices: w.busyDevices(runtime.NumCPU()),
+		measureFlags: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
 			threads: w.Threads, seed: j.config.Seed}}
-	f.threads = f.modelThreads(w.Cores * w.Processes)
-	f.on = w.machine(f.threads, between)
+	f.threadCounts = f.threadsToTry(w.Cores * w.Processes)
+	f.target = w.machine(f.threadCounts, between)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}

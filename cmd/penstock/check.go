@@ -232,7 +232,7 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 		o.stages *= o.virtual
 	case n%o.virtual != 0 || s.Changed("stages") && n != o.stages*o.virtual:
 		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out or for "+
-			"these", numbers(o.config.Balance), n, o.virtual)
+			"these", joined(o.config.Balance), n, o.virtual)
 	default:
 		o.stages = n
 	}
@@ -314,9 +314,4 @@ func distinct(devices []torch.Device) int {
 		seen[d] = true
 	}
 	return len(seen)
-}
-
-// numbers is a balance as the flag has it.
-func numbers(balance []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(balance), " ", ","), "[]")
 }

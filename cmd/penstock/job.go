@@ -243,7 +243,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		each = append(each, ms(t.Total()))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
-		numbers(cut.Counts), strings.Join(each, ", "))
+		joined(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 

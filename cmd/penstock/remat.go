@@ -182,7 +182,7 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least limi
 			break // nothing more to be had
 		}
 		fmt.Fprintf(w, "%d MB\tmore would save %s (%.1f %%)\n", explainedBytes[i]/1e6, micros(m.Saved),
-			part(m.Saved, r.Time))
+			percentOf(m.Saved, r.Time))
 	}
 }
 
@@ -246,7 +246,7 @@ more steps the best plan does in the same time.`,
 				if l.Parts > 0 {
 					name = fmt.Sprint(name, " ", l.Parts)
 				}
-				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), none)),
+				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", percentOf(float64(l.Peak), none)),
 					micros(l.Time), percent(l.Time-once, once), micros(l.OptimumTime),
 					percent(l.OptimumTime-once, once), percent(l.Time-l.OptimumTime, l.OptimumTime))
 			}
@@ -293,7 +293,7 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
 	const highest = 120 // per cent: what takes longer is left out
 	at := func(peak int64, time float64) plotter.XY {
-		return plotter.XY{X: float64(peak) / (1 << 20), Y: part(time-c.Once(), c.Once())}
+		return plotter.XY{X: float64(peak) / (1 << 20), Y: percentOf(time-c.Once(), c.Once())}
 	}
 	var steps plotter.XYs
 	for _, point := range points {

@@ -97,7 +97,7 @@ func (j *job) tellStart(stderr io.Writer) error {
 		}
 	}
 	if now := j.config.Balance; was.Balance != nil && !slices.Equal(was.Balance, now) {
-		text += fmt.Sprintf("; --balance %s instead of %s", numbers(now), numbers(was.Balance))
+		text += fmt.Sprintf("; --balance %s instead of %s", joined(now), joined(was.Balance))
 	}
 	now := system.KernelNames()
 	for _, library := range slices.Sorted(maps.Keys(now)) {
