@@ -176,7 +176,7 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
 	}
 	r := begin(t, nil, launched(3, args...)...)
-	if want := "3 processes share 2 devices, and one device is in one process"; r.end(t) != exitUsage ||
+	if want := "3 processes share 2 devices; each needs one"; r.end(t) != exitUsage ||
 		!strings.Contains(r.stderr.String(), want) {
 		t.Errorf("want %q in %s", want, r.stderr)
 	}
