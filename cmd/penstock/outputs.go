@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"penstock.example/internal/disk"
 	"penstock.example/internal/metrics"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
@@ -41,14 +40,10 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 	}
 	if j.out != "" {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
-		if err != nil {
-			return unwritable("out", j.out, err)
+		if err == nil {
+			m.writers = append(m.writers, log)
+			err = writeFile(filepath.Join(j.out, configName), j.effective)
 		}
-		m.writers = append(m.writers, log)
-		err = disk.Write(filepath.Join(j.out, configName), func(w io.Writer) error {
-			_, err := w.Write(j.effective)
-			return err
-		})
 		if err != nil {
 			return unwritable("out", j.out, err)
 		}
@@ -235,17 +230,14 @@ func (j *job) recordEnd(end error) error {
 		return nil
 	}
 	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
-	switch {
-	case errors.Is(end, errInterrupted):
-		ended.How = "interrupted"
-	case end != nil:
-		ended.How = "failed"
-	}
 	if failed := (*failedError)(nil); errors.As(end, &failed) {
-		end = failed.error
+		end = failed.error // without advice
 	}
 	if end != nil {
-		ended.Why = message(end)
+		ended.How, ended.Why = "failed", message(end)
+	}
+	if errors.Is(end, errInterrupted) {
+		ended.How = "interrupted"
 	}
 	if j.page == nil {
 		r, err := report.ReadFile(filepath.Join(j.out, report.FileName))

@@ -295,10 +295,10 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 	}
 	build := func() (*nn.Sequential, error) {
 		model, err := models.New(f.modelName, m.options)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			err = freeze(model, f.trainOnly)
 		}
-		return model, freeze(model, f.trainOnly)
+		return model, err
 	}
 	found, err := train.PlanModel(ctx, build, m.samples, c)
 	if err != nil {
