@@ -198,36 +198,30 @@ func (r *reporter) done(o doneLine) error {
 	if r.lines != nil {
 		return r.lines.Encode(o)
 	}
-	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-15s"+format+"\n", append([]any{name}, args...)...)
-	}
-	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.Steps)
-	if o.TestMSE != nil {
-		line("test error", "%.4g (mean squared)", *o.TestMSE)
-	} else {
-		line("test accuracy", "%.2f %%", 100**o.TestAccuracy)
-	}
-	if o.StepMedian != nil {
-		line("speed", "%.0f samples/s, %.3f ms a step (median)", float64(r.samples)/total.Seconds(),
-			*o.StepMedian)
-		line("peak memory", "%s", r.memory(r.peaks))
-	}
-	if o.SafeLimitBytes != nil {
-		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead",
-			slices.Max(o.SafeLimitBytes))
-	}
-	if o.PeakResidentBytes > 0 {
-		line("process", "%s resident, at most %s", formatBytes(o.ResidentBytes),
-			formatBytes(o.PeakResidentBytes))
-	}
-	line("params sha256", "%s", o.ParamsSHA256)
-	if o.checkpoint != "" {
-		line("checkpoint", "%s", o.checkpoint)
-	}
-	if o.trace != "" {
-		line("trace", "%s", o.trace)
-	}
-	_, err := io.WriteString(r.stdout, b.String())
-	return err
+	return printTable(r.stdout, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d steps done\n", r.title, o.Steps)
+		if o.TestMSE != nil {
+			fmt.Fprintf(w, "test error\t%.4g (mean squared)\n", *o.TestMSE)
+		} else {
+			fmt.Fprintf(w, "test accuracy\t%.2f %%\n", 100**o.TestAccuracy)
+		}
+		if o.StepMedian != nil {
+			fmt.Fprintf(w, "speed\t%.0f samples/s, %.3f ms a step (median)\npeak memory\t%s\n",
+				float64(r.samples)/total.Seconds(), *o.StepMedian, r.memory(r.peaks))
+		}
+		if o.SafeLimitBytes != nil {
+			fmt.Fprintf(w, "safe limit\t--memory-limit %d is enough, whichever stage runs ahead\n",
+				slices.Max(o.SafeLimitBytes))
+		}
+		if o.PeakResidentBytes > 0 {
+			row(w, "process", formatBytes(o.ResidentBytes)+" resident, at most "+formatBytes(o.PeakResidentBytes))
+		}
+		row(w, "params sha256", o.ParamsSHA256)
+		if o.checkpoint != "" {
+			row(w, "checkpoint", o.checkpoint)
+		}
+		if o.trace != "" {
+			row(w, "trace", o.trace)
+		}
+	})
 }

@@ -83,9 +83,6 @@ do. To plan for one device alone, give --devices 1.`,
 				return r, err
 			}
 			c := measured.Chains[0]
-			if len(c.Layers) == 0 {
-				return r, fmt.Errorf("--model %s: nothing in it is trained", f.modelName)
-			}
 			c.Model = strings.Join(append([]string{f.modelName}, f.settings...), " ")
 			c.Rows, c.Threads = batch, f.threads
 			c.Chain.Spread, c.Chain.Devices = c.Timing.Spread, c.Timing.Devices

@@ -274,7 +274,7 @@ highest peak is given, without recomputation and without the optimizer's state.`
 			lines = append(lines, line)
 		}
 		slices.SortStableFunc(lines, func(a, b comparedSchedule) int {
-			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most(), b.most()))
+			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most, b.most))
 		})
 		return result{line: lines, text: func(w io.Writer) {
 			title := "HELD AT MOST"
@@ -283,9 +283,9 @@ highest peak is given, without recomputation and without the optimizer's state.`
 			}
 			row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
 			for _, l := range lines {
-				step, most := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most())
+				step, most := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most)
 				if profile != "" {
-					step, most = micros(l.Makespan), formatBytes(int64(l.most()))
+					step, most = micros(l.Makespan), formatBytes(int64(l.most))
 				}
 				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), most)
 			}
@@ -303,14 +303,8 @@ type comparedSchedule struct {
 	// With --profile:
 	Peak    []int64 `json:"peak,omitempty"`    // by device: bytes
 	Balance []int   `json:"balance,omitempty"` // by stage: layers
-}
 
-// most returns the greatest of Peak, or of Held.
-func (l comparedSchedule) most() float64 {
-	if l.Peak != nil {
-		return float64(slices.Max(l.Peak))
-	}
-	return slices.Max(l.Held)
+	most float64 // of Peak or of Held
 }
 
 // byTimes fills the line by --times.
@@ -325,6 +319,7 @@ func (l *comparedSchedule) byTimes(s scheduleShape, named schedule.Schedule, lin
 	for _, n := range schedule.InFlight(p) {
 		l.Held = append(l.Held, float64(n)/float64(l.Virtual))
 	}
+	l.most = slices.Max(l.Held)
 	return err
 }
 
@@ -353,6 +348,7 @@ func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, named s
 	for _, d := range solved.Devices {
 		l.Peak = append(l.Peak, d.Peak)
 	}
+	l.most = float64(slices.Max(l.Peak))
 	return err
 }
 

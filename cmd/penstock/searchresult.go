@@ -126,11 +126,8 @@ func (p *foundPlan) show(w io.Writer, line searchLine) {
 
 // bound says how much faster another plan could be.
 func (p *foundPlan) bound() string {
-	switch {
-	case p.Proved:
+	if p.Proved {
 		return "no plan of those searched takes less"
-	case p.LowerBound == 0:
-		return "how much less another takes is not known"
 	}
 	return fmt.Sprintf("no plan of those searched takes less than %s (%s)", micros(us(p.LowerBound)),
 		percent(float64(p.LowerBound-p.Best.Step), float64(p.Best.Step)))

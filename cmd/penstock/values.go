@@ -203,18 +203,15 @@ func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 
 // flagError is the usage error of a flag that could not be read.
 func flagError(cmd *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
-	if errors.As(err, &value) {
+	if value := (*pflag.InvalidValueError)(nil); errors.As(err, &value) {
 		cause := errors.Unwrap(value)
-		var number *strconv.NumError
-		if errors.As(cause, &number) { // pflag's own types of numbers
+		if errors.As(cause, new(*strconv.NumError)) { // pflag's own types of numbers
 			cause = errors.New("want a " + value.GetFlag().Value.Type())
 		}
 		return badUsage("--%s %s: %s; see %s --help", value.GetFlag().Name, quoted(value.GetValue()),
 			message(cause), cmd.CommandPath())
 	}
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 		var flags []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
 		if near := arg.Nearest(unknown.GetSpecifiedName(), flags); near != "" {

@@ -30,17 +30,15 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	}
 	formatFlag(cmd.Flags(), &format)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if out != "" {
-			if err := checkOut(cmd, out, args...); err != nil {
-				return err
-			}
+		if err := checkOut(cmd, out, args...); err != nil {
+			return err
 		}
 		r, err := find(cmd, args)
 		if err != nil {
 			return err
 		}
 		if out != "" {
-			if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
+			if err = writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
 				return err
 			}
 		}
@@ -90,7 +88,7 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 
 // checkOut refuses an --out that cannot be written or is an input.
 func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
-	if standardOutput(cmd, out) != nil {
+	if out == "" || standardOutput(cmd, out) != nil {
 		return nil
 	}
 	return probe("out", out, inputs...)
