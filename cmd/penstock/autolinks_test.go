@@ -35,7 +35,7 @@ func TestLinksAreMeasured(t *testing.T) {
 // forward and backward.
 func TestPlansOfModelsCountLinks(t *testing.T) {
 	// Of three stages in two processes two are in one, and values go over one link.
-	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
+	f := planFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
 		measureFlags: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,
 			seed: 1}}
 	if err := f.check(pflag.NewFlagSet("", 0)); err != nil {

@@ -48,7 +48,7 @@ func (w planWorld) devices() int {
 // madePlan is a plan as checkpoints keep it.
 type madePlan struct {
 	World planWorld  `json:"world"`
-	Plan  searchLine `json:"plan"`
+	Plan  planJSON `json:"plan"`
 }
 
 // auto as the value of --plan has the run make its plan.
@@ -128,7 +128,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",
 				micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
 		}
-		line, err = group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) {
+		line, err = group.FromFirst(ctx, j.group, "plan", func() (planJSON, error) {
 			return j.findPlan(ctx, stderr, between)
 		})
 		if err != nil {
@@ -152,7 +152,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) error {
 }
 
 // inFlags is a plan in the words of flags.
-func (l searchLine) inFlags() string {
+func (l planJSON) inFlags() string {
 	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, joined(l.Balance),
 		l.Chunks, l.Threads)
 }
@@ -219,10 +219,10 @@ func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 }
 
 // findPlan plans the model for training by processes with these links.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (line searchLine,
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (line planJSON,
 	err error) {
 	w := j.world
-	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
+	f := planFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
 		deferredBatchNorm: j.config.DeferredBatchNorm, busyDevices: w.busyDevices(runtime.NumCPU()),
 		measureFlags: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,

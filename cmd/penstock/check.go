@@ -39,17 +39,17 @@ type runOptions struct {
 
 // startup is how and where a run was started.
 type startup struct {
-	args      []string // the whole command line
-	effective []byte   // the flags as a file
-	flags     *pflag.FlagSet
-	getenv    func(string) string
-	member    group.Config // the place of this process, or of a replica in it, in the group
-	grouped   bool         // the group has several members
-	here      int          // of them in this process
-	within    *group.Group // the group, where all of it is in this process
-	read      func() (datasets, error)
-	common    map[string]string                    // what its members must have in common
-	decide    func(searchLine) (runOptions, error) // gives the options by the plan of --plan auto
+	args        []string // the whole command line
+	effective   []byte   // the flags as a file
+	flags       *pflag.FlagSet
+	getenv      func(string) string
+	member      group.Config // the place of this process, or of a replica in it, in the group
+	grouped     bool         // the group has several members
+	membersHere int          // of them in this process
+	localGroup  *group.Group // the group, if all of it is in this process
+	read        func() (datasets, error)
+	common      map[string]string                    // what its members must have in common
+	decide      func(planJSON) (runOptions, error) // gives the options by the plan of --plan auto
 }
 
 // check checks flags against each other and against the environment. Its errors are usage errors of one
@@ -136,7 +136,10 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	if err := o.checkProcesses(); err != nil {
 		return err
 	}
-	if err := o.asMember(cut).Check(model); err != nil {
+	if o.grouped { // processes have not met yet
+		cut.Group = group.Local(o.member.Size)[o.member.Rank]
+	}
+	if err := cut.Check(model); err != nil {
 		return inFlags(s, err)
 	}
 	if o.config.Devices == nil {

@@ -28,6 +28,7 @@ larger than the machine. For a data set, penstock train adapts inputs and classe
 		Args: func(cmd *cobra.Command, args []string) error {
 			return noArguments(cmd, args[min(len(args), 1):])
 		},
+		ValidArgsFunction: cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return describeModel(cmd, args[0], set, format)

@@ -60,7 +60,6 @@ type reporter struct {
 	last           int64    // the number of the run's last step
 
 	bar            *progressbar.ProgressBar         // nil without a terminal
-	width          func() int                       // of the terminal, which may change
 	showEvaluation func(what string, done, all int) // without a bar
 	shown          time.Time                        // when progress was shown last
 	samples        int
@@ -76,7 +75,6 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
 		r.bar = newBar(stderr, r.last-j.loop.Step)
-		r.width = func() int { width, _ := terminalWidth(stderr); return width }
 		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // the first may take long
 	}
 	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
@@ -96,7 +94,8 @@ func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
 
 // describe shows a text next to the bar, cut at the width of the terminal.
 func (r *reporter) describe(text string) {
-	room := r.width() - barCells - len(" 100% ||  [59m59s:59m59s]  ")
+	width, _ := terminalWidth(r.stderr)
+	room := width - barCells - len(" 100% ||  [59m59s:59m59s]  ")
 	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
 
@@ -127,14 +126,14 @@ func (r *reporter) step(s train.StepInfo) error {
 	return nil
 }
 
-func (r *reporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
+func (r *reporter) hasBar() bool { return r.bar != nil && !r.bar.IsFinished() }
 
 func (r *reporter) evaluating(what string, done, all int) {
-	if r.running() {
+	if r.hasBar() {
 		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
-		return
+	} else {
+		r.showEvaluation(what, done, all)
 	}
-	r.showEvaluation(what, done, all)
 }
 
 func (r *reporter) validated(v train.ValidationInfo) error {
@@ -142,7 +141,7 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
 			v.Partial})
 	}
-	if r.running() {
+	if r.hasBar() {
 		if err := r.bar.Clear(); err != nil {
 			return err
 		}
@@ -167,13 +166,12 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 
 // endSteps ends the line of the bar if the run ended early.
 func (r *reporter) endSteps() {
-	if r.running() {
+	if r.hasBar() {
 		_ = r.bar.Exit() // an error of stderr has nowhere to be told
 		r.bar = nil
 	}
 }
 
-// memory formats the bytes of each device and its limit.
 func (r *reporter) memory(bytes []int64) string {
 	var parts []string
 	for i, d := range r.devices {

@@ -29,7 +29,7 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 
 // take sets flags from a plan. A flag that is given must have the plan's value, except flags of data and
 // flags that --plan auto keeps.
-func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
+func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 	refuse := func(name, value string, why error) error {
 		return badUsage("--plan %s: %s is %s: %w", f.planned, name, value, why)
 	}
@@ -68,11 +68,11 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 }
 
 // parsePlan parses the plan of a model, without its page.
-func parsePlan(text []byte) (line searchLine, err error) {
+func parsePlan(text []byte) (line planJSON, err error) {
 	page := struct {
-		*searchLine
+		*planJSON
 		Page json.RawMessage `json:"page"`
-	}{searchLine: &line}
+	}{planJSON: &line}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err = d.Decode(&page); err == nil && line.Train == nil {

@@ -34,7 +34,6 @@ func printTable(w io.Writer, text func(w io.Writer)) error {
 	return t.Flush()
 }
 
-// row writes a row of a table.
 func row(w io.Writer, cells ...any) {
 	fmt.Fprintf(w, strings.Repeat("%v\t", len(cells)-1)+"%v\n", cells...)
 }
@@ -92,5 +91,4 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// ms formats seconds in milliseconds.
 func ms(seconds float64) string { return fmt.Sprintf("%.3f", 1000*seconds) }

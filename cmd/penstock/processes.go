@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
-	"penstock.example/pipe"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -55,11 +54,14 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 		return err
 	}
 	processes := max(o.member.Size, 1)
-	if o.here = 1; o.replicas%processes == 0 {
-		o.here = o.replicas / processes
+	if o.membersHere = 1; o.replicas%processes == 0 {
+		o.membersHere = o.replicas / processes
 	}
-	if o.here > 1 {
-		o.member.Rank, o.member.Size = o.here*o.member.Rank, o.replicas
+	if o.membersHere > 1 {
+		o.member.Rank, o.member.Size = o.membersHere*o.member.Rank, o.replicas
+	}
+	if o.replicas > 1 {
+		o.config.Replicas = o.replicas
 	}
 	if o.grouped = o.member.Size > 1; o.grouped && !s.Changed("stages") && !s.Changed("balance") {
 		o.stages = o.pipelineProcesses()
@@ -70,10 +72,8 @@ func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 // pipelineProcesses returns how many processes have the stages of one replica, at least 1.
 func (o *runOptions) pipelineProcesses() int { return max(o.member.Size/o.replicas, 1) }
 
-// processCount returns how many processes run the training.
-func (o *runOptions) processCount() int { return max(o.member.Size/o.here, 1) }
+func (o *runOptions) processCount() int { return max(o.member.Size/o.membersHere, 1) }
 
-// checkProcesses checks that every process has a device.
 func (o *runOptions) checkProcesses() error {
 	devices, processes := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
 	if !o.grouped || devices >= processes {
@@ -91,27 +91,16 @@ func (o *runOptions) devicesPerReplica() (n int) {
 	return n
 }
 
-// asMember gives a configuration a group with the size and rank of the run's, before processes have met.
-func (o *runOptions) asMember(config pipe.Config) pipe.Config {
-	if o.grouped {
-		config.Group = group.Local(o.member.Size)[o.member.Rank]
-	}
-	if o.replicas > 1 {
-		config.Replicas = o.replicas
-	}
-	return config
-}
-
 // members returns the options of each member of the group in this process.
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(o.open)
-	within := make([]*group.Group, o.here)
-	if o.grouped && o.here == o.member.Size {
-		within = group.Local(o.here)
+	localGroups := make([]*group.Group, o.membersHere)
+	if o.grouped && o.membersHere == o.member.Size {
+		localGroups = group.Local(o.membersHere)
 	}
-	for k := range o.here {
+	for k := range o.membersHere {
 		m := o
-		m.within, m.member.Rank = within[k], o.member.Rank+k
+		m.localGroup, m.member.Rank = localGroups[k], o.member.Rank+k
 		m.config.Devices = slices.Clone(o.config.Devices)
 		m.bytes = maps.Clone(o.bytes)
 		for i, d := range o.config.Devices {
@@ -147,7 +136,6 @@ func runMembers(members []runOptions, run func(runOptions) error) (first error) 
 	return first
 }
 
-// isPeerFailure reports whether an error tells of the failure of another member.
 func isPeerFailure(err error) bool {
 	return errors.As(err, new(*group.MemberError)) || errors.As(err, new(*group.FailedError)) ||
 		errors.As(err, new(*group.LostError))
@@ -183,7 +171,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	if !j.grouped {
 		return nil
 	}
-	if j.group = j.within; j.group == nil {
+	if j.group = j.localGroup; j.group == nil {
 		j.group, err = group.Join(ctx, j.member)
 	}
 	if errors.As(err, new(*group.ConfigError)) {
@@ -191,9 +179,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	} else if err != nil {
 		return err
 	}
-	if j.config.Group = j.group; j.replicas > 1 {
-		j.config.Replicas = j.replicas
-	}
+	j.config.Group = j.group
 	// The launcher of each machine counts its restarts. The highest count is used.
 	restarts, err := group.Meet(ctx, j.group, "restarts", j.member.Restart, nil)
 	if err != nil {
@@ -203,14 +189,12 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	return nil
 }
 
-// failGroup tells the other processes that this one cannot go on.
 func (j *job) failGroup(err error) {
 	if j.group != nil && err != nil {
 		j.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
 	}
 }
 
-// agree checks that all processes run the same training.
 func (j *job) agree(ctx context.Context, _ io.Writer) error {
 	if j.group == nil {
 		return nil

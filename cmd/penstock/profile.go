@@ -124,7 +124,6 @@ func showChain(w io.Writer, c profile.Chain) {
 	}
 }
 
-// stateBytes returns the bytes of all parameters and buffers.
 func stateBytes(model nn.Layer) (sum int64) {
 	for _, s := range nn.State(model) {
 		sum += s.Bytes()

@@ -59,14 +59,12 @@ func (p *progress) searching(schedule string, done, all int) {
 	p.note(fmt.Sprintf("schedule %d of %d, %s", done+1, all, schedule))
 }
 
-// note sets how far the task is.
 func (p *progress) note(state string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state = state
 }
 
-// tell shows how far the task is.
 func (p *progress) tell(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -183,7 +183,6 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least leas
 	}
 }
 
-// showLimits prints the limits between which plans of a chain differ.
 func showLimits(w io.Writer, least leastLimit, greatest int64) {
 	fmt.Fprintf(w, "least\t%s\ngreatest\t%s (%d bytes), from which on nothing is computed again\n",
 		least.text, formatBytes(greatest), greatest)

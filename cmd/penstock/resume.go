@@ -46,7 +46,6 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// openCheckpoint opens the checkpoint to resume.
 func (j *job) openCheckpoint() error {
 	from, err := j.store().Latest()
 	if errors.As(err, new(*train.DamagedError)) {

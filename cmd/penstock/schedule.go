@@ -138,7 +138,6 @@ func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) 
 	return schedule.Uniform(s.Latency, s.Bandwidth, func(schedule.Action) int64 { return s.activation }), nil
 }
 
-// program makes the program of a schedule with virtual stages on each device.
 func (s *scheduleShape) program(named schedule.Schedule, virtual int) (*schedule.Program, error) {
 	p, err := named.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 	"penstock.example/train"
 )
 
-// searchFlags are the flags of penstock plan.
-type searchFlags struct {
+// planFlags are the flags of penstock plan.
+type planFlags struct {
 	measureFlags
 	linkFlags
 	numerics              gpuFlags
@@ -86,7 +86,7 @@ with links of twice the bandwidth.`,
 }
 
 func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
-	var f searchFlags
+	var f planFlags
 	f.register(cmd.Flags())
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -108,7 +108,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 		})
 }
 
-func (f *searchFlags) register(s *pflag.FlagSet) {
+func (f *planFlags) register(s *pflag.FlagSet) {
 	namesFlags(s, &f.modelName, &f.settings)
 	f.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
@@ -134,7 +134,7 @@ func (f *searchFlags) register(s *pflag.FlagSet) {
 }
 
 // readDevices reads --devices: a number or a list.
-func (f *searchFlags) readDevices(text string) error {
+func (f *planFlags) readDevices(text string) error {
 	f.devices = nil
 	if n, err := strconv.Atoi(text); err == nil {
 		if f.stages = n; n < 1 || n > math.MaxInt32 {
@@ -154,7 +154,7 @@ func (f *searchFlags) readDevices(text string) error {
 }
 
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
-func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
+func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	model, machine := f.modelName != "", f.machine != ""
 	refused, kind := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
 	if !model {
@@ -188,10 +188,10 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 type foundPlan struct {
 	*train.ModelPlan
 	title string // of the model, or of the chain's file
-	flags *searchFlags
+	flags *planFlags
 }
 
-func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) {
+func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) {
 	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
@@ -228,7 +228,7 @@ func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error
 	return f.planModel(cmd.Context(), show, m)
 }
 
-func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
+func (f *planFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
 
 // thisMachine is a CPU with threads that its devices share.
 func thisMachine(threads int) plan.Machine {
@@ -236,7 +236,7 @@ func thisMachine(threads int) plan.Machine {
 }
 
 // threadsToTry returns the numbers of threads of a device to choose from.
-func (f *searchFlags) threadsToTry(cores int) (list []int) {
+func (f *planFlags) threadsToTry(cores int) (list []int) {
 	switch {
 	case f.measureFlags.threads > 0:
 		return []int{f.measureFlags.threads}
@@ -251,13 +251,13 @@ func (f *searchFlags) threadsToTry(cores int) (list []int) {
 	return list
 }
 
-func (f *searchFlags) wishes(show *progress) plan.Options {
+func (f *planFlags) wishes(show *progress) plan.Options {
 	return plan.Options{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
 		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}
 }
 
 // planModel measures a model and finds its fastest plan.
-func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
+func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
 	const mostChunks, plansOfADevice = 16, 30
 	f.update.LR = 1 // any valid one
 	slots, err := optim.Slots(f.optimizer, f.update)
@@ -323,7 +323,7 @@ func refusedPlan(err error) error {
 	return err
 }
 
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
+func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
 	c, err := readChain(cmd, file)
 	if err != nil {
 		return nil, err

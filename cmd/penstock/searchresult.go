@@ -13,8 +13,8 @@ import (
 	"penstock.example/remat"
 )
 
-// searchLine is the JSON of a plan. penstock train --plan reads it.
-type searchLine struct {
+// planJSON is the JSON of a plan. penstock train --plan reads it.
+type planJSON struct {
 	Balance    []int    `json:"balance"` // layers of each stage
 	Schedule   string   `json:"schedule"`
 	Chunks     int      `json:"chunks"` // of each replica
@@ -33,9 +33,9 @@ type searchLine struct {
 	Page      *report.Run       `json:"page,omitempty"` // in a file: the plan, for penstock report
 }
 
-func (p *foundPlan) line() searchLine {
+func (p *foundPlan) line() planJSON {
 	b, f := p.Best, p.flags
-	line := searchLine{Balance: b.Balance, Schedule: b.Schedule, Chunks: b.MicroBatches, Step: us(b.Step),
+	line := planJSON{Balance: b.Balance, Schedule: b.Schedule, Chunks: b.MicroBatches, Step: us(b.Step),
 		LowerBound: us(p.LowerBound), Peak: b.Peaks, Proved: p.Proved, Virtual: b.Virtual,
 		Replicas: b.Replicas, Threads: b.Threads, Devices: b.Devices}
 	if p.Units == nil { // a chain
@@ -70,7 +70,7 @@ func (p *foundPlan) line() searchLine {
 }
 
 // show prints the best plan, the other schedules, and the explanation if there is one.
-func (p *foundPlan) show(w io.Writer, line searchLine) {
+func (p *foundPlan) show(w io.Writer, line planJSON) {
 	b, c, e := p.Best, p.Profile.Measured[0].Chain, line.Explained
 	fmt.Fprintf(w, "step\t%s; %s\nplan\t%s\n", micros(us(b.Step)), p.bound(), line.inFlags())
 	if b.Rows > 0 {
@@ -150,7 +150,7 @@ func (p *foundPlan) others() (list []report.Other) {
 }
 
 // page describes the plan for penstock report.
-func (p *foundPlan) page(line searchLine) *report.Run {
+func (p *foundPlan) page(line planJSON) *report.Run {
 	b, c := p.Best, p.Profile.Measured[0].Chain
 	out := &report.Run{Title: p.title + ", planned", Plan: b.Planned, Planned: &b.Timeline, Limits: b.Limits,
 		Others: p.others(), Facts: append([]report.Fact{

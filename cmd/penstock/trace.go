@@ -31,7 +31,6 @@ func (j *job) openTrace(context.Context, io.Writer) error {
 	return probe("trace", j.traceFile, inputs...)
 }
 
-// writeTrace writes the recorded step to the file of --trace.
 func (j *job) writeTrace(stderr io.Writer) error {
 	switch {
 	case j.traceFile == "" || j.member.Rank > 0:

@@ -32,13 +32,10 @@ The trained weights do not depend on --stages, --balance, --devices, --schedule,
 Without --threads a run measures thread counts, prints the fastest, and keeps it
 when it is resumed.
 
-Ctrl-C or SIGTERM ends the run after the running step, with exit code 1; with
---out it saves first. A second one ends the process at once. A run that fails
-saves, too, unless its loss is not a number or one of several processes or
-replicas fails; then go on from the last checkpoint (--save-every).
-
---init starts from the weights of a file. --init-rename replaces parts of its
-names, --init-skip leaves tensors out, such as the head for other classes.
+Ctrl-C or SIGTERM ends the run after the running step, with exit code 1. A second
+one ends the process at once. With --out a run saves at its end, also if it fails.
+Only if its loss is not a number, or one of several processes or replicas fails,
+go on from the last checkpoint (--save-every).
 
 Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
 starts them, or with --processes, --rank and --rendezvous. All need the same
@@ -72,7 +69,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 	}
 	o.args, o.effective = args, effectiveConfig(cmd)
 	o.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	o.decide = func(line searchLine) (runOptions, error) {
+	o.decide = func(line planJSON) (runOptions, error) {
 		if err := f.take(cmd.Flags(), line); err != nil {
 			return runOptions{}, err
 		}
@@ -88,7 +85,6 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 // afterStep is a hook of tests. Nil is none.
 var afterStep train.Hook
 
-// runTraining trains as a member of the group.
 func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if o.member.Rank > 0 { // rank 0 speaks for all
@@ -154,7 +150,7 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
-	if j.within == nil || j.member.Rank == 0 {
+	if j.localGroup == nil || j.member.Rank == 0 {
 		defer debug.SetGCPercent(limitGarbage())
 	}
 	defer j.show.endSteps()

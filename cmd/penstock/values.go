@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
-	"penstock.example/models"
 	"penstock.example/torch"
 )
 
@@ -201,7 +200,6 @@ func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 	s.Lookup("autocast").NoOptDefVal = words[1]
 }
 
-// flagError is the usage error of a flag that could not be read.
 func flagError(cmd *cobra.Command, err error) error {
 	if value := (*pflag.InvalidValueError)(nil); errors.As(err, &value) {
 		cause := errors.Unwrap(value)
@@ -229,8 +227,7 @@ func quoted(text string) string {
 	return text
 }
 
-// completeValues lets shells complete the words of flags, and names of models. Shells complete paths
-// themselves.
+// completeValues lets shells complete the words of flags. Shells complete paths themselves.
 func completeValues(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*value); ok && !v.path { // the only error is a second registration
@@ -238,9 +235,6 @@ func completeValues(cmd *cobra.Command) {
 				cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
 		}
 	})
-	if cmd.Name() == "models" {
-		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp)
-	}
 	for _, child := range cmd.Commands() {
 		completeValues(child)
 	}

@@ -12,7 +12,6 @@ import (
 	"penstock.example/remat"
 )
 
-// result is the result of a verb.
 type result struct {
 	line any               // for --format json; []byte is JSON already
 	text func(w io.Writer) // for --format text, with tabs between columns

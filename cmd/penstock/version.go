@@ -53,7 +53,6 @@ func describeCUDA() string {
 	return text
 }
 
-// describeKernels names kernels, who chose them, and better ones.
 func describeKernels(k system.Kernels) string {
 	text := k.Version
 	if k.Name != "" {
@@ -68,7 +67,6 @@ func describeKernels(k system.Kernels) string {
 // commit is the commit of sources without a repository; the build sets it with -ldflags.
 var commit string
 
-// ownVersion returns the version of the module and commit.
 func ownVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -38,7 +38,6 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// loadInit loads --init into the parameters on this process's devices.
 func (j *job) loadInit() error {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
