@@ -21,8 +21,8 @@ import (
 
 // With --plan auto a run plans itself after its processes have met and its checkpoint has been found. Rank 0
 // measures the model, searches, and sends the plan to all. Checkpoints keep the plan with its circumstances.
-// A run that is resumed under the same circumstances keeps its plan, so that its results are those of an
-// uninterrupted run.
+// A run that is resumed under the same circumstances keeps its plan, so that its results equal an
+// uninterrupted run's.
 
 // planWorld is the circumstances of a plan. Flags that were left out are zero.
 type planWorld struct {
@@ -56,15 +56,14 @@ const auto = "auto" // value of --plan
 var keptByAuto = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
 	"memory-limit", "chunks", "threads", "schedule"}
 
-// checkAuto checks the flags beside --plan auto and records the circumstances of the plan.
+// checkAuto checks the flags that are given with --plan auto and records the circumstances of the plan.
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
 	}
 	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: --plan auto decides it; want it left out", name,
-				s.Lookup(name).Value)
+			return badUsage("--%s %s: --plan auto decides it; leave it out", name, s.Lookup(name).Value)
 		}
 	}
 	if o.config.Devices != nil && o.grouped {

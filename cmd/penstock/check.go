@@ -98,7 +98,7 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-// checkPair refuses these flags if what they need is missing.
+// checkPair refuses these flags if the needed flag is not given.
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		if s.Changed(name) && !given {
