@@ -35,20 +35,20 @@ func TestLinksAreMeasured(t *testing.T) {
 // forward and backward.
 func TestPlansOfModelsCountLinks(t *testing.T) {
 	// Of three stages in two processes two are in one, and values go over one link.
-	f := searchFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
-		of: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,
+	f := planFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
+		measureFlags: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,
 			seed: 1}}
-	if err := f.of.check(pflag.NewFlagSet("", 0)); err != nil {
+	if err := f.check(pflag.NewFlagSet("", 0)); err != nil {
 		t.Fatal(err)
 	}
-	m, err := f.of.measured(nil)
+	m, err := f.measured(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
 	show := newProgress(io.Discard, "planning", "")
 	defer show.end()
-	f.threads, f.on = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
+	f.threadCounts, f.target = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
 	found, err := f.planModel(t.Context(), show, m)
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,8 @@ import (
 
 // With --plan auto a run plans itself after its processes have met and its checkpoint has been found. Rank 0
 // measures the model, searches, and sends the plan to all. Checkpoints keep the plan with its circumstances.
-// A run that is resumed under the same circumstances keeps its plan, so that its results are those of an
-// uninterrupted run.
+// A run that is resumed under the same circumstances keeps its plan, so that its results equal an
+// uninterrupted run's.
 
 // planWorld is the circumstances of a plan. Flags that were left out are zero.
 type planWorld struct {
@@ -46,8 +46,8 @@ func (w planWorld) devices() int {
 
 // madePlan is a plan as checkpoints keep it.
 type madePlan struct {
-	World planWorld  `json:"world"`
-	Plan  searchLine `json:"plan"`
+	World planWorld `json:"world"`
+	Plan  planJSON  `json:"plan"`
 }
 
 const auto = "auto" // value of --plan
@@ -56,20 +56,19 @@ const auto = "auto" // value of --plan
 var keptByAuto = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
 	"memory-limit", "chunks", "threads", "schedule"}
 
-// checkAuto checks the flags beside --plan auto and records the circumstances of the plan.
+// checkAuto checks the flags that are given with --plan auto and records the circumstances of the plan.
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
 	}
 	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas"} {
 		if s.Changed(name) {
-			return badUsage("--%s %s: --plan auto decides it; want it left out", name,
-				s.Lookup(name).Value)
+			return badUsage("--%s %s: --plan auto decides it; leave it out", name, s.Lookup(name).Value)
 		}
 	}
 	if o.config.Devices != nil && o.grouped {
 		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left out",
-			deviceNames(o.config.Devices))
+			joined(o.config.Devices))
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
@@ -119,7 +118,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",
 				micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
 		}
-		line, err = group.FromFirst(ctx, j.group, "plan", func() (searchLine, error) {
+		line, err = group.FromFirst(ctx, j.group, "plan", func() (planJSON, error) {
 			return j.findPlan(ctx, stderr, between)
 		})
 		if err != nil {
@@ -143,8 +142,8 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 }
 
 // inFlags is the plan as flags of penstock train.
-func (l searchLine) inFlags() string {
-	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, numbers(l.Balance),
+func (l planJSON) inFlags() string {
+	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, joined(l.Balance),
 		l.Chunks, l.Threads)
 }
 
@@ -188,31 +187,31 @@ func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 }
 
 // findPlan plans the model for processes with these links between them.
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (searchLine, error) {
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (planJSON, error) {
 	w, busy := j.world, runtime.NumCPU()
 	if w.devices() > 0 { // of the processes on this machine
 		busy = w.devicesOfEach() * min(max(busy/w.Cores, 1), w.Processes)
 	}
-	f := searchFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
+	f := planFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, atWork: busy,
-		of: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName, autocast: j.config.Autocast,
-			threads: w.Threads, seed: j.config.Seed}}
-	f.threads = f.modelThreads(w.Cores * w.Processes)
-	f.on = w.machine(f.threads, between)
+		deferredBatchNorm: j.config.DeferredBatchNorm, busyDevices: busy,
+		measureFlags: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName,
+			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
+	f.threadCounts = f.threadsToTry(w.Cores * w.Processes)
+	f.target = w.machine(f.threadCounts, between)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
 	info := j.training.Info()
 	m, err := j.measured(&info)
 	if err != nil {
-		return searchLine{}, err
+		return planJSON{}, err
 	}
 	show := newProgress(stderr, "planning", "")
 	defer show.end()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
-		return searchLine{}, err
+		return planJSON{}, err
 	}
 	system.TrimProcess()
 	return found.line(), nil

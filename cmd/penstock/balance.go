@@ -151,7 +151,7 @@ func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit stri
 		line.Stages, at = append(line.Stages, stage), at+n
 	}
 	return result{line: line, text: func(w io.Writer) {
-		fmt.Fprintf(w, "--balance %s\n\n", numbers(counts))
+		fmt.Fprintf(w, "--balance %s\n\n", joined(counts))
 		row(w, "STAGE", "LAYERS", "FROM", "TO", "COST", "OF BOTTLENECK")
 		for i, s := range line.Stages {
 			cost := fmt.Sprint(s.Cost)
@@ -161,7 +161,8 @@ func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit stri
 			case "bytes":
 				cost = formatBytes(int64(s.Cost))
 			}
-			row(w, i, counts[i], s.First, s.Last, cost, fmt.Sprintf("%.0f %%", part(s.Cost, line.Bottleneck)))
+			row(w, i, counts[i], s.First, s.Last, cost,
+				fmt.Sprintf("%.0f %%", percentOf(s.Cost, line.Bottleneck)))
 		}
 	}}
 }

@@ -35,17 +35,17 @@ type runOptions struct {
 
 // startup is how and where a run was started.
 type startup struct {
-	args      []string // the whole command line
-	effective []byte   // flags as a file for --config
-	flags     *pflag.FlagSet
-	getenv    func(string) string
-	member    group.Config // place in the group, of this process or of a replica in it
-	grouped   bool         // the group has several members
-	here      int          // members in this process
-	within    *group.Group // the group, if this process has all members; else nil
-	read      func() (datasets, error)
-	common    map[string]string                    // flags that must be equal in all members
-	decide    func(searchLine) (runOptions, error) // applies the plan of --plan auto to the flags
+	args        []string // the whole command line
+	effective   []byte   // flags as a file for --config
+	flags       *pflag.FlagSet
+	getenv      func(string) string
+	member      group.Config // place in the group, of this process or of a replica in it
+	grouped     bool         // the group has several members
+	membersHere int          // members in this process
+	localGroup  *group.Group // the group, if this process has all members; else nil
+	read        func() (datasets, error)
+	common      map[string]string                  // flags that must be equal in all members
+	decide      func(planJSON) (runOptions, error) // applies the plan of --plan auto to the flags
 }
 
 // check checks flags against each other and against the environment. Its errors are usage errors.
@@ -98,7 +98,7 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-// checkPair refuses these flags if what they need is missing.
+// checkPair refuses these flags if the needed flag is not given.
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		if s.Changed(name) && !given {
@@ -133,7 +133,10 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	if err := o.checkProcesses(); err != nil {
 		return err
 	}
-	if err := o.asMember(cut).Check(model); err != nil {
+	if o.grouped { // processes have not met yet
+		cut.Group = group.Local(o.member.Size)[o.member.Rank]
+	}
+	if err := cut.Check(model); err != nil {
 		return inFlags(s, err)
 	}
 	if o.config.Devices == nil {
@@ -206,7 +209,7 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 		o.stages *= o.virtual
 	case n%o.virtual != 0 || s.Changed("stages") && n != o.stages*o.virtual:
 		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out",
-			numbers(o.config.Balance), n, o.virtual)
+			joined(o.config.Balance), n, o.virtual)
 	default:
 		o.stages = n
 	}
@@ -276,9 +279,4 @@ func (o *runOptions) placeStages(workers []int, count int) {
 			o.config.Ranks = append(o.config.Ranks, w*processes/count)
 		}
 	}
-}
-
-// numbers is a balance as the flag has it.
-func numbers(balance []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(balance), " ", ","), "[]")
 }

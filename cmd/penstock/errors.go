@@ -53,7 +53,7 @@ func overLimit(err error) error {
 	return err
 }
 
-// flagOfField has the fields of configurations whose flags have other names.
+// flagOfField maps fields of configurations to flags, if the names differ.
 var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group",

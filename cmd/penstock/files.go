@@ -58,11 +58,15 @@ func standardOutput(cmd *cobra.Command, path string) io.Writer {
 
 // writeOut writes the text to the path of --out. A file is written as a whole or not at all.
 func writeOut(cmd *cobra.Command, path string, text []byte) error {
-	write := func(w io.Writer) error { _, err := w.Write(text); return err }
 	if stream := standardOutput(cmd, path); stream != nil {
-		return write(stream)
+		_, err := stream.Write(text)
+		return err
 	}
-	return unwritable("out", path, disk.Write(path, write))
+	return unwritable("out", path, writeFile(path, text))
+}
+
+func writeFile(path string, text []byte) error {
+	return disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
 // probe checks before anything is computed that the file of a flag can be written and is no input.

@@ -83,8 +83,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 			`environment variable RANK is "2"; want a whole number from 0 to 1; --processes, --rank and`},
 		{nil, []string{"--rank", "1", "--processes", "2"}, `environment variable MASTER_ADDR is ""`},
 		{threeOf4, []string{"--stages", "2"},
-			"4 processes share 2 devices, and one device is in one process: want --stages 4 or more, or " +
-				"fewer processes"},
+			"4 processes share 2 devices; each needs one: want --stages 4 or more, or fewer processes"},
 		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"},
 			"--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
 		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"},
@@ -94,7 +93,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 		{threeOf4, []string{"--stages", "3"}, "4 processes share 3 devices"},
 		{first(3), []string{"--replicas", "2"}, "--replicas 2: the group has 3 members"},
 		{first(2), []string{"--replicas", "3"}, "--replicas 3: the group has 2 members"},
-		{first(4), []string{"--replicas", "2", "--stages", "1"}, "2 processes share 1 device, "},
+		{first(4), []string{"--replicas", "2", "--stages", "1"}, "2 processes share 1 device; "},
 		{with("WORLD_SIZE", "7"), nil, "--stages: 7 are more than the 6 layers of mlp"},
 	} {
 		_, err := groupOf(t, row.environment, row.args...)

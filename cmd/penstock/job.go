@@ -170,7 +170,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	return nil
 }
 
-// parseAssignments returns the values in assignments such as "B=6,C=12" by name. The last one for a name counts.
+// parseAssignments returns the values in assignments such as "B=6,C=12" by name. The last one counts.
 func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
@@ -242,7 +242,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		each = append(each, ms(t.Total()))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
-		numbers(cut.Counts), strings.Join(each, ", "))
+		joined(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 

@@ -46,7 +46,7 @@ On several machines, start penstock train by torchrun, srun, mpirun or Kubernete
 	s.SetInterspersed(false) // what follows train is train's, also without "--"
 	s.SortFlags = false
 	count(s, &processes, "processes", 1, "`N` processes")
-	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "`N` times at most that a failed run is started again")
+	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "`N` times to start a failed run again, at most")
 	return cmd
 }
 

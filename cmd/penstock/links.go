@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"penstock.example/group"
@@ -113,15 +112,6 @@ func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 	return slowest, nil
 }
 
-// deviceNames is devices as --devices takes them.
-func deviceNames(devices []torch.Device) string {
-	var list []string
-	for _, d := range devices {
-		list = append(list, d.String())
-	}
-	return strings.Join(list, ",")
-}
-
 // hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
@@ -139,7 +129,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 			problem = d.Usable()
 		}
 		if problem != nil {
-			return nil, badUsage("--devices %s: %s", deviceNames(devices), message(problem))
+			return nil, badUsage("--devices %s: %s", joined(devices), message(problem))
 		}
 		list = append(list, train.PlanDevice{Device: d, Hardware: h})
 	}

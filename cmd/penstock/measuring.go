@@ -52,7 +52,7 @@ func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 var fewMicroBatches int64 = 100
 
 // chooseThreads chooses the threads of each device unless --threads gives a number. A resumed run keeps its
-// number, so that its results are those of an uninterrupted run. Otherwise a device gets its share of the
+// number, so that its results equal an uninterrupted run's. Otherwise a device gets its share of the
 // cores, for --threads all or if more threads are clearly faster. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {

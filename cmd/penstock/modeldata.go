@@ -99,14 +99,14 @@ func (f *modelFlags) open() (sets datasets, err error) {
 	return sets, wrongInput(err)
 }
 
-// fit returns the model's options for these samples and --set, and for the recipe those that differ from the
-// defaults. Its errors are usage errors.
+// fit returns the model's options for these samples. chosen has the options for the recipe: the ones of --set
+// and the ones fitted to the samples. Its errors are usage errors.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
 	o, chosen = f.options, parseAssignments(f.settings)
 	shape, text, sized := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults.Size > 0
 	type option struct {
 		name string
-		set  *int // by --set; 0 is not
+		set  *int // value of --set; 0 is none
 		data int
 	}
 	fitted := []option{{"classes", &o.Classes, info.Outputs()}}

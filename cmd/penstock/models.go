@@ -27,6 +27,7 @@ may be larger than the memory.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return noArguments(cmd, args[min(len(args), 1):])
 		},
+		ValidArgsFunction: cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp),
 	}
 	texts(cmd.Flags(), &set, "set", "`NAME=VALUE,...` options of the model; may be repeated")
 	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {

@@ -14,8 +14,7 @@ import (
 	"penstock.example/train"
 )
 
-// Lines of JSON keep their fields.
-
+// stepLine, validationLine and doneLine are the lines of --format json.
 type stepLine struct {
 	Step             int64   `json:"step"`
 	Loss             float64 `json:"loss"`
@@ -27,20 +26,19 @@ type doneLine struct {
 	Done         bool     `json:"done"`
 	Steps        int64    `json:"steps"`
 	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
-	TestMSE      *float64 `json:"test_mse,omitempty"` // in its place, of regression
+	TestMSE      *float64 `json:"test_mse,omitempty"` // for regression, in place of TestAccuracy
 	ParamsSHA256 string   `json:"params_sha256"`
-	StepMedian   *float64 `json:"step_ms_median"` // null if a resumed run had no step left to take
+	StepMedian   *float64 `json:"step_ms_median"` // null if no step was left to take
 	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
-	// however far stages run ahead. Null if a resumed run had no step left to take.
+	// however far stages run ahead. Null if no step was left to take.
 	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
-	// Of the whole process, as the system counts: now, and at most. 0 is unknown.
+	// Of the whole process, as the system counts. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
 
 	checkpoint, trace string // "" without --out and without --trace
 }
 
-// validationLine is a line after the last step of an epoch or of the run, with --validate.
 type validationLine struct {
 	Epoch    int      `json:"epoch"` // counted from 0
 	Step     int64    `json:"step"`
@@ -51,9 +49,8 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-// reporter shows the progress of a run on stderr, as a bar on a terminal and as a line now and then
-// elsewhere, and
-// the outcome on stdout. With --format json each step, each validation and the outcome are a line on stdout.
+// reporter shows the progress of a run on stderr, as a bar on a terminal and as lines elsewhere,
+// and the outcome on stdout. With --format json steps, validations and the outcome are lines on stdout.
 type reporter struct {
 	stdout, stderr io.Writer
 	lines          *json.Encoder // nil is text
@@ -62,13 +59,12 @@ type reporter struct {
 	names          []string // of devices
 	last           int64    // the number of the run's last step
 
-	bar     *progressbar.ProgressBar         // nil without a terminal
-	width   func() int                       // of the terminal, which may change
-	apart   func(what string, done, all int) // shows evaluations without a bar
-	shown   time.Time                        // when progress was shown last
-	samples int
-	peaks   highest
-	took    []time.Duration // by step
+	bar            *progressbar.ProgressBar         // nil without a terminal
+	showEvaluation func(what string, done, all int) // without a bar
+	shown          time.Time                        // when progress was shown last
+	samples        int
+	peaks          highest
+	took           []time.Duration // by step
 }
 
 func newReporter(stdout, stderr io.Writer, j *job) *reporter {
@@ -79,27 +75,27 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
 		r.bar = newBar(stderr, r.last-j.loop.Step)
-		r.width = func() int { width, _ := terminalWidth(stderr); return width }
-		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // which may take long
+		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // the first may take long
 	}
-	if r.apart = func(string, int, int) {}; live || r.lines == nil {
-		r.apart = successive(stderr, "samples")
+	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
+		r.showEvaluation = successive(stderr, "samples")
 	}
 	return r
 }
 
+const barCells = 15
+
 func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(barCells),
-		progressbar.OptionThrottle(barEvery), progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionSetWidth(barCells), progressbar.OptionThrottle(barEvery),
+		progressbar.OptionShowDescriptionAtLineEnd(),
 		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
 }
 
-const barCells = 15
-
-// describe shows a text next to the bar, as far as it fits the terminal. Wider rows would wrap.
+// describe shows a text next to the bar, cut at the width of the terminal.
 func (r *reporter) describe(text string) {
-	room := r.width() - barCells - len(" 100% ||  [59m59s:59m59s]  ")
+	width, _ := terminalWidth(r.stderr)
+	room := width - barCells - len(" 100% ||  [59m59s:59m59s]  ")
 	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
 
@@ -130,14 +126,14 @@ func (r *reporter) step(s train.StepInfo) error {
 	return nil
 }
 
-func (r *reporter) running() bool { return r.bar != nil && !r.bar.IsFinished() }
+func (r *reporter) hasBar() bool { return r.bar != nil && !r.bar.IsFinished() }
 
 func (r *reporter) evaluating(what string, done, all int) {
-	if r.running() {
+	if r.hasBar() {
 		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
-		return
+	} else {
+		r.showEvaluation(what, done, all)
 	}
-	r.apart(what, done, all)
 }
 
 func (r *reporter) validated(v train.ValidationInfo) error {
@@ -145,40 +141,37 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
 			v.Partial})
 	}
-	if r.running() {
+	if r.hasBar() {
 		if err := r.bar.Clear(); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(r.stderr, validationText(v))
+	text := fmt.Sprintf("epoch %d", v.Epoch+1)
+	if v.Partial {
+		text += fmt.Sprintf(", ended after step %d", v.Step)
+	}
+	text += fmt.Sprintf(": validation loss %.4f", *v.Loss)
+	if v.Accuracy != nil {
+		text += fmt.Sprintf(", accuracy %.2f %%", 100**v.Accuracy)
+	}
+	if v.MSE != nil {
+		text += fmt.Sprintf(", mean squared error %.4g", *v.MSE)
+	}
+	if v.Better {
+		text += ", the best so far"
+	}
+	_, err := fmt.Fprintln(r.stderr, text)
 	return err
 }
 
-func validationText(r train.ValidationInfo) string {
-	text := fmt.Sprintf("epoch %d: validation loss %.4f", r.Epoch+1, *r.Loss)
-	if r.Partial {
-		text = fmt.Sprintf("epoch %d, ended after step %d: validation loss %.4f", r.Epoch+1, r.Step, *r.Loss)
-	}
-	if r.Accuracy != nil {
-		text += fmt.Sprintf(", accuracy %.2f %%", 100**r.Accuracy)
-	}
-	if r.MSE != nil {
-		text += fmt.Sprintf(", mean squared error %.4g", *r.MSE)
-	}
-	if r.Better {
-		text += ", the best so far"
-	}
-	return text
-}
-
+// endSteps ends the line of the bar if the run ended early.
 func (r *reporter) endSteps() {
-	if r.running() { // a run that ended early goes on below the bar
-		_ = r.bar.Exit() // which ends the line; an error of stderr has nowhere to be told
+	if r.hasBar() {
+		_ = r.bar.Exit() // an error of stderr has nowhere to be told
 		r.bar = nil
 	}
 }
 
-// memory shows the bytes of each device, against its limit if it has one.
 func (r *reporter) memory(bytes []int64) string {
 	var parts []string
 	for i, d := range r.devices {
@@ -192,47 +185,41 @@ func (r *reporter) memory(bytes []int64) string {
 }
 
 func (r *reporter) done(o doneLine) error {
+	var total time.Duration
+	for _, d := range r.took {
+		total += d
+	}
 	if n := len(r.took); n > 0 {
-		sorted := slices.Sorted(slices.Values(r.took))
-		o.StepMedian = new((sorted[(n-1)/2] + sorted[n/2]).Seconds() / 2 * 1000)
+		slices.Sort(r.took)
+		o.StepMedian = new((r.took[(n-1)/2] + r.took[n/2]).Seconds() / 2 * 1000)
 	}
 	if r.lines != nil {
 		return r.lines.Encode(o)
 	}
-	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-15s"+format+"\n", append([]any{name}, args...)...)
-	}
-	fmt.Fprintf(&b, "%s: %d steps done\n", r.title, o.Steps)
-	if o.TestMSE != nil {
-		line("test error", "%.4g (mean squared)", *o.TestMSE)
-	} else {
-		line("test accuracy", "%.2f %%", 100**o.TestAccuracy)
-	}
-	if o.StepMedian != nil {
-		var total time.Duration
-		for _, d := range r.took {
-			total += d
+	return printTable(r.stdout, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d steps done\n", r.title, o.Steps)
+		if o.TestMSE != nil {
+			fmt.Fprintf(w, "test error\t%.4g (mean squared)\n", *o.TestMSE)
+		} else {
+			fmt.Fprintf(w, "test accuracy\t%.2f %%\n", 100**o.TestAccuracy)
 		}
-		line("speed", "%.0f samples/s, %.3f ms a step (median)", float64(r.samples)/total.Seconds(),
-			*o.StepMedian)
-		line("peak memory", "%s", r.memory(r.peaks))
-	}
-	if o.SafeLimitBytes != nil {
-		line("safe limit", "--memory-limit %d is enough, whichever stage runs ahead",
-			slices.Max(o.SafeLimitBytes))
-	}
-	if o.PeakResidentBytes > 0 {
-		line("process", "%s resident, at most %s", formatBytes(o.ResidentBytes),
-			formatBytes(o.PeakResidentBytes))
-	}
-	line("params sha256", "%s", o.ParamsSHA256)
-	if o.checkpoint != "" {
-		line("checkpoint", "%s", o.checkpoint)
-	}
-	if o.trace != "" {
-		line("trace", "%s", o.trace)
-	}
-	_, err := io.WriteString(r.stdout, b.String())
-	return err
+		if o.StepMedian != nil {
+			fmt.Fprintf(w, "speed\t%.0f samples/s, %.3f ms a step (median)\npeak memory\t%s\n",
+				float64(r.samples)/total.Seconds(), *o.StepMedian, r.memory(r.peaks))
+		}
+		if o.SafeLimitBytes != nil {
+			fmt.Fprintf(w, "safe limit\t--memory-limit %d is enough, whichever stage runs ahead\n",
+				slices.Max(o.SafeLimitBytes))
+		}
+		if o.PeakResidentBytes > 0 {
+			row(w, "process", formatBytes(o.ResidentBytes)+" resident, at most "+formatBytes(o.PeakResidentBytes))
+		}
+		row(w, "params sha256", o.ParamsSHA256)
+		if o.checkpoint != "" {
+			row(w, "checkpoint", o.checkpoint)
+		}
+		if o.trace != "" {
+			row(w, "trace", o.trace)
+		}
+	})
 }

@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
-	"penstock.example/internal/disk"
 	"penstock.example/internal/metrics"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
@@ -22,34 +22,28 @@ import (
 	"penstock.example/train"
 )
 
-// measures writes the numbers of each step to files, and to who looks at the run. Its zero value
-// writes nothing. In a group rank 0 has it.
+// measures writes the metrics of steps and tests to files and to the dashboard. Only rank 0 has
+// writers.
 type measures struct {
 	writers []metrics.Writer
 	clipped bool // gradients have a norm
 	epoch   int  // of the last step
 }
 
-// openMeasures opens the files that get a line for each step.
 func (j *job) openMeasures(context.Context, io.Writer) error {
 	if j.member.Rank > 0 {
 		return nil
 	}
 	m := &j.measures
-	m.clipped = j.clipNorm > 0
-	if j.from != nil {
+	if m.clipped = j.clipNorm > 0; j.from != nil {
 		m.epoch = j.from.Position.Epoch
 	}
 	if j.out != "" {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
-		if err != nil {
-			return unwritable("out", j.out, err)
+		if err == nil {
+			m.writers = append(m.writers, log)
+			err = writeFile(filepath.Join(j.out, configName), j.effective)
 		}
-		m.writers = append(m.writers, log)
-		err = disk.Write(filepath.Join(j.out, configName), func(w io.Writer) error {
-			_, err := w.Write(j.effective)
-			return err
-		})
 		if err != nil {
 			return unwritable("out", j.out, err)
 		}
@@ -64,7 +58,6 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 	return nil
 }
 
-// step is a train.Hook.
 func (m *measures) step(s train.StepInfo) error {
 	m.epoch = s.Epoch
 	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss,
@@ -75,17 +68,9 @@ func (m *measures) step(s train.StepInfo) error {
 	return m.each(func(w metrics.Writer) error { return w.Step(out) })
 }
 
-// validation writes a validation.
-func (m *measures) validation(r train.ValidationInfo) error {
-	out := metrics.Test{Step: r.Step, Epoch: r.Epoch, Time: metrics.Seconds(time.Now()),
-		Accuracy: r.Accuracy, MSE: r.MSE, TestLoss: r.Loss, Validation: true}
-	return m.each(func(w metrics.Writer) error { return w.Test(out) })
-}
-
-// test writes the score after a step.
-func (m *measures) test(step int64, e train.Evaluation) error {
-	out := metrics.Test{Step: step, Epoch: m.epoch, Time: metrics.Seconds(time.Now()), Accuracy: e.Accuracy,
-		MSE: e.MSE}
+// test writes a score; out has the step and its epoch.
+func (m *measures) test(out metrics.Test, e train.Evaluation) error {
+	out.Time, out.Accuracy, out.MSE = metrics.Seconds(time.Now()), e.Accuracy, e.MSE
 	return m.each(func(w metrics.Writer) error { return w.Test(out) })
 }
 
@@ -100,14 +85,13 @@ func (m *measures) each(f func(metrics.Writer) error) error {
 	return errors.Join(errs...)
 }
 
-// evaluate tests the model.
 func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
 	return train.Evaluate(ctx, j.pipe, j.test, train.EvaluateConfig{Batch: j.batch,
 		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
 }
 
-// testing is the hook of --test-every. A signal ends the test: the run then saves and ends, as it does
-// anyway. In a group all end after the same step, so the test is finished.
+// testing is the hook of --test-every. A signal interrupts the test, but not in a group, whose
+// processes all end after the same step.
 func (j *job) testing(ctx context.Context) train.Hook {
 	if j.group != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -123,7 +107,7 @@ func (j *job) testing(ctx context.Context) train.Hook {
 		case err != nil:
 			return fmt.Errorf("testing after step %d: %w", s.Step, err)
 		}
-		return j.measures.test(s.Step, tested)
+		return j.measures.test(metrics.Test{Step: s.Step, Epoch: s.Epoch}, tested)
 	})
 }
 
@@ -143,7 +127,8 @@ func (j *job) validation() *train.Validation {
 		if err := j.show.validated(r); err != nil {
 			return err
 		}
-		return j.measures.validation(r)
+		return j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
+			Validation: true}, r.Evaluation)
 	}
 	return v
 }
@@ -153,7 +138,7 @@ type dashboard struct {
 	listener net.Listener
 	live     *report.Live
 	server   *http.Server
-	over     chan struct{} // closed when the server has ended
+	serving  sync.WaitGroup
 }
 
 // listen opens the address of the dashboard before anything is read or measured.
@@ -167,7 +152,6 @@ func (j *job) listen(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// serveDashboard starts the server of the page.
 func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	d := &j.dashboard
 	if d.listener == nil {
@@ -184,17 +168,13 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	}
 	d.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
 	d.server = &http.Server{Handler: d.live, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
-	d.over = make(chan struct{})
-	go func() {
-		d.server.Serve(d.listener) // ends with the server
-		close(d.over)
-	}()
+	d.serving.Go(func() { d.server.Serve(d.listener) })
 	j.measures.writers = append(j.measures.writers, d.live)
 	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", d.listener.Addr())
 	return err
 }
 
-// close gives pages two seconds to hear how the run ended.
+// close gives open pages two seconds to load how the run ended.
 func (d *dashboard) close() error {
 	switch {
 	case d.listener == nil:
@@ -206,32 +186,31 @@ func (d *dashboard) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if d.server.Shutdown(ctx) != nil {
-		d.server.Close() // of those who do not read
+		d.server.Close()
 	}
-	<-d.over
+	d.serving.Wait()
 	return nil
 }
 
-// recordStep is a hook that has a step recorded, and updates the page of the run with it.
+// recordStep is a hook that has the pipe record the timeline of a step, for the page of the run.
 func (j *job) recordStep(s train.StepInfo) error {
 	j.pipe.SetRecord(s.Step+1 == j.recorded)
 	if s.Timeline == nil || s.Step != j.recorded || j.member.Rank > 0 {
 		return nil
 	}
-	r := j.describeRun()
-	r.Step, r.Ran, r.Plan = s.Step, s.Timeline, j.pipe.Plan()
-	planned, predicted, err := r.Plan.Timeline()
+	j.page = new(j.describeRun())
+	j.page.Step, j.page.Ran, j.page.Plan = s.Step, s.Timeline, j.pipe.Plan()
+	planned, predicted, err := j.page.Plan.Timeline()
 	if err != nil {
 		return err
 	}
 	if predicted {
-		r.Planned = &planned
+		j.page.Planned = &planned
 	}
-	j.page = &r
 	return j.updatePage()
 }
 
-// updatePage shows the run on the dashboard and keeps it for its page.
+// updatePage shows the page on the dashboard and writes it to --out.
 func (j *job) updatePage() error {
 	if j.dashboard.live != nil {
 		if err := j.dashboard.live.SetRun(*j.page); err != nil {
@@ -244,24 +223,21 @@ func (j *job) updatePage() error {
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd records how the run ended. If this part of a resumed run has recorded no step the page
-// of the part before stays. After a failed run an error of recording is ignored.
+// recordEnd writes to the page how the run ended. A resumed run that recorded no step goes on with the
+// page in --out. After a failed run an error of writing is ignored.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
 		return nil
 	}
 	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
-	switch {
-	case errors.Is(end, errInterrupted):
-		ended.How = "interrupted"
-	case end != nil:
-		ended.How = "failed"
-	}
 	if failed := (*failedError)(nil); errors.As(end, &failed) {
-		end = failed.error
+		end = failed.error // without advice
 	}
 	if end != nil {
-		ended.Why = message(end)
+		ended.How, ended.Why = "failed", message(end)
+	}
+	if errors.Is(end, errInterrupted) {
+		ended.How = "interrupted"
 	}
 	if j.page == nil {
 		r, err := report.ReadFile(filepath.Join(j.out, report.FileName))
@@ -291,7 +267,7 @@ func (j *job) describeRun() report.Run {
 	facts := []report.Fact{
 		{Name: "Command", Value: strings.Join(append([]string{"penstock"}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
-		{Name: "Cut", Value: numbers(config.Balance) + " layers"},
+		{Name: "Cut", Value: joined(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
 		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
@@ -301,63 +277,63 @@ func (j *job) describeRun() report.Run {
 	if j.group != nil {
 		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
 	}
-	facts = append(facts, report.Fact{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s",
-		ownVersion(), torch.Version())},
-		report.Fact{Name: "Recorded", Value: time.Now().Format("2 January 2006, 15:04 MST")})
-	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last, Facts: facts,
-		Layers: describeLayers(j.model, j.pipe), Chains: describeChains(j.pipe)}
+	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last,
+		Facts: append(facts, originFacts("Recorded")...), Layers: describeLayers(j.model, j.pipe)}
 	for _, d := range j.pipe.Devices() {
 		r.Limits = append(r.Limits, d.Memory().Limit)
+	}
+	for i, c := range j.pipe.Chains() {
+		if len(c.Layers) > 0 { // the stage is trained, and its units were measured
+			r.Chains = append(r.Chains, report.Chain{Stage: i,
+				Chain: c.Footprint.Chain(c.UnitTimes, c.Loss.Backward, c.Prologue, remat.Adds)})
+		}
 	}
 	return r
 }
 
-// describeChains describes the units of a pipe's stages, if they were measured.
-func describeChains(p *pipe.Pipe) (out []report.Chain) {
-	for i, c := range p.Chains() {
-		if len(c.Layers) > 0 { // something is trained
-			later := c.Footprint.Chain(c.UnitTimes, c.Loss.Backward, c.Prologue, remat.Adds)
-			out = append(out, report.Chain{Stage: i, Chain: later})
-		}
+// originFacts are the last facts of a page: versions, and under a name the time of now.
+func originFacts(name string) []report.Fact {
+	return []report.Fact{
+		{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
+		{Name: name, Value: time.Now().Format("2 January 2006, 15:04 MST")},
 	}
-	return out
 }
 
-// describeLayers lists the layers of a model in a pipe, with measured costs: of each layer after a
-// cut by time, of each unit after planning.
-func describeLayers(model *nn.Sequential, on *pipe.Pipe) (out []report.Layer) {
+// describeLayers lists the layers of a model with measured costs, if there are any: of each layer
+// after a cut by time, of each unit, at its first layer, after planning.
+func describeLayers(model *nn.Sequential, p *pipe.Pipe) (out []report.Layer) {
 	known := map[string]nn.LayerSummary{}
 	for _, s := range nn.Summary(model) {
 		known[s.Name] = s
 	}
-	for _, l := range on.Model().Layers() {
+	for _, l := range p.Model().Layers() {
 		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type,
 			Parameters: known[l.Name].Bytes})
 	}
-	if p := on.Config().Profile; p != nil && len(p.Layers) == len(out) {
-		for i, l := range p.Layers {
+	if measured := p.Config().Profile; measured != nil && len(measured.Layers) == len(out) {
+		for i, l := range measured.Layers {
 			out[i].Forward, out[i].Backward, out[i].Saved = l.Forward, l.Backward, l.Saved
 		}
 		return out
 	}
-	first := 0
-	stages := on.Stages()
-	for i, c := range on.Chains() {
-		at, end := first, first+len(stages[i].Layers)
+	end, stages := 0, p.Stages()
+	for i, c := range p.Chains() {
+		first := end
+		end += len(stages[i].Layers)
 		for unit, n := range c.Units {
-			if at >= end {
+			if first >= end {
 				break
 			}
-			out[at].Of = min(n, end-at) // a loss that ends a unit is no layer of the model
+			l := &out[first]
+			l.Of = min(n, end-first) // a loss that ends a unit is no layer of the model
 			if k := unit - c.Prologue; k < 0 {
-				out[at].Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
+				l.Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
 			} else if k < len(c.Layers) {
-				l := c.Layers[k]
-				out[at].Forward, out[at].Backward, out[at].Saved = l.Forward/1e6, l.Later()/1e6, l.Saved
+				m := c.Layers[k]
+				l.Forward, l.Backward, l.Saved = m.Forward/1e6, m.Later()/1e6, m.Saved
 			}
-			at += n
+			first += n
 		}
-		first = end
 	}
 	return out
 }

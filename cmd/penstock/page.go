@@ -22,12 +22,12 @@ func newReport() *cobra.Command {
 		Use:   "report DIR|PLAN --out FILE.html",
 		Short: "Write a page about a run or a plan, to look at in a browser",
 		Long: `Write a page about a run of penstock train --out DIR, or a plan of penstock plan --out
-PLAN. It shows a step as it was planned and as it ran, on one time axis; the bytes of each
-device over it; loss, accuracy, learning rate and speed over the steps; the layers with
-their costs; and how time depends on memory, where --checkpoint optimal has measured that.
+PLAN. It shows a step as it was planned and as it ran, on one time axis, with the bytes of
+each device; loss, accuracy, learning rate and speed over the steps; the layers and their
+costs; and with --checkpoint optimal the time of a step over memory.
 
 The page is one file that loads nothing. It can be written while the run goes on; penstock
-train --dashboard shows the same page live.`,
+train --dashboard shows it live.`,
 		Example: `  penstock report out/run --out report.html
   penstock report plan.json --out plan.html`,
 		Args: filesNamed("DIR, or PLAN,"),
@@ -58,7 +58,7 @@ train --dashboard shows the same page live.`,
 	})
 }
 
-// readPage reads the files of a run, or a plan. A run without a recorded step has its numbers.
+// readPage reads a plan, or the recorded step and the metrics of a run. A run may lack either.
 func readPage(cmd *cobra.Command, from string) (page report.Page, err error) {
 	refuse := func(problem string) error {
 		return badUsage("%s: %s; want the directory of a run, which penstock train --out has written, or a "+

@@ -95,7 +95,7 @@ func TestReportOfAPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var kept searchLine
+		var kept planJSON
 		if err := json.Unmarshal(text, &kept); err != nil {
 			t.Fatal(err)
 		}

@@ -15,26 +15,21 @@ import (
 	"penstock.example/torch"
 )
 
-// takePlan sets flags from the file of --plan, which penstock plan --model writes. With --plan auto
-// applyAutoPlan sets them later.
+// takePlan sets flags from the file of --plan. With --plan auto applyAutoPlan sets them later.
 func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	if f.planned == "" || f.planned == auto {
 		return nil
 	}
-	text, err := readInput(cmd, f.planned)
+	line, err := readParsed(cmd, f.planned, parsePlan)
 	if err != nil {
-		return badUsage("--plan %w", err)
-	}
-	line, err := parsePlan(text)
-	if err != nil {
-		return badUsage("--plan %s: %w; penstock plan --model --out writes plans", f.planned, err)
+		return badUsage("--plan %w; penstock plan --model --out writes plans", err)
 	}
 	return f.take(cmd.Flags(), line)
 }
 
-// take sets flags from a plan. A flag with another value is a usage error, but for data and for what
-// --plan auto has planned by.
-func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
+// take sets flags from a plan. A flag that is given must have the plan's value, except flags of data and
+// flags that --plan auto keeps.
+func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 	refuse := func(name, value string, why error) error {
 		return badUsage("--plan %s: %s is %s: %w", f.planned, name, value, why)
 	}
@@ -43,15 +38,14 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 		if flag == nil {
 			return refuse(name, has, errors.New("there is no such flag"))
 		}
-		is, self := strings.Trim(flag.Value.String(), "[]"), f.planned == auto
+		given, self := strings.Trim(flag.Value.String(), "[]"), f.planned == auto
 		switch {
-		case !flag.Changed && has == "", flag.Changed && is == has,
-			flag.Changed && (name == "data" || slices.Contains(dataOnly, name) || self &&
-				slices.Contains(keptByAuto, name)):
+		case !flag.Changed && has == "", flag.Changed && (given == has || name == "data" ||
+			slices.Contains(dataOnly, name) || self && slices.Contains(keptByAuto, name)):
 			continue
-		case flag.Changed && !(self && name == "devices"): // which may have them in another order
+		case flag.Changed && !(self && name == "devices"): // a plan may reorder devices
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
-				name, is, f.planned, cmp.Or(has, "none"))
+				name, given, f.planned, cmp.Or(has, "none"))
 		}
 		values := []string{has}
 		if flag.Value.Type() == repeatedType {
@@ -64,21 +58,21 @@ func (f *trainFlags) take(s *pflag.FlagSet, line searchLine) error {
 		}
 	}
 	f.bytes = nil
+	if line.Bytes != nil {
+		f.bytes = map[torch.Device]int64{}
+	}
 	for i := range min(len(line.Bytes), len(f.config.Devices)) {
-		if f.bytes == nil {
-			f.bytes = map[torch.Device]int64{}
-		}
 		f.bytes[f.config.Devices[i]] = line.Bytes[i]
 	}
 	return nil
 }
 
-// parsePlan reads the plan of a model.
-func parsePlan(text []byte) (line searchLine, err error) {
+// parsePlan parses the plan of a model, without its page.
+func parsePlan(text []byte) (line planJSON, err error) {
 	page := struct {
-		*searchLine
-		Page json.RawMessage `json:"page"` // for penstock report alone
-	}{searchLine: &line}
+		*planJSON
+		Page json.RawMessage `json:"page"`
+	}{planJSON: &line}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err = d.Decode(&page); err == nil && line.Train == nil {

@@ -51,7 +51,7 @@ func TestPlansOfNetworksRun(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var line searchLine
+				var line planJSON
 				if err := json.Unmarshal(content, &line); err != nil {
 					t.Fatal(err)
 				}

@@ -15,12 +15,11 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// formatFlag is --format of verbs that print a result as text or as JSON.
 func formatFlag(s *pflag.FlagSet, to *string) {
 	word(s, to, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
 }
 
-// printResult prints a result: in one line of JSON, or as text writes it, with tabs between columns.
+// printResult prints a result as a line of JSON, or by text, with tabs between columns.
 func printResult(cmd *cobra.Command, format string, result any, text func(w io.Writer)) error {
 	if format == "json" {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
@@ -28,22 +27,15 @@ func printResult(cmd *cobra.Command, format string, result any, text func(w io.W
 	return printTable(cmd.OutOrStdout(), text)
 }
 
-// printTable aligns the output of text in columns, at its tabs.
+// printTable aligns the columns of a text at its tabs.
 func printTable(w io.Writer, text func(w io.Writer)) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	text(t) // errors are kept for Flush
+	text(t) // Flush returns its errors
 	return t.Flush()
 }
 
-// row writes a row of a table.
 func row(w io.Writer, cells ...any) {
-	for i, cell := range cells {
-		if i > 0 {
-			fmt.Fprint(w, "\t")
-		}
-		fmt.Fprint(w, cell)
-	}
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, strings.Repeat("%v\t", len(cells)-1)+"%v\n", cells...)
 }
 
 // need refuses a command line that lacks one of these flags.
@@ -57,10 +49,9 @@ func need(cmd *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// formatBytes is a size for reading.
 func formatBytes(n int64) string { return arg.Bytes(n) }
 
-// micros is microseconds for reading.
+// micros formats microseconds.
 func micros(us float64) string {
 	switch {
 	case us >= 1e6:
@@ -71,26 +62,25 @@ func micros(us float64) string {
 	return fmt.Sprintf("%.3g us", us)
 }
 
-// us is a duration in microseconds.
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// part is a in hundredths of b.
-func part(a, b float64) float64 {
+// percentOf returns a as a percentage of b, or 0 if b is 0.
+func percentOf(a, b float64) float64 {
 	if b == 0 {
 		return 0
 	}
 	return 100 * a / b
 }
 
-// percent is how much more a is than nothing, as a part of b.
+// percent formats a, with its sign, as a percentage of b.
 func percent(a, b float64) string {
-	if hundredths := part(a, b); math.Abs(hundredths) >= 0.05 {
-		return fmt.Sprintf("%+.1f %%", hundredths)
+	if p := percentOf(a, b); math.Abs(p) >= 0.05 {
+		return fmt.Sprintf("%+.1f %%", p)
 	}
 	return "0.0 %"
 }
 
-// counted is a number of things: "1 file", "2 files", "2 micro-batches".
+// counted returns a number of things: "1 file", "2 files", "2 micro-batches".
 func counted(n int, thing string) string {
 	if n != 1 && (strings.HasSuffix(thing, "ch") || strings.HasSuffix(thing, "ss")) {
 		thing += "e"
@@ -101,5 +91,4 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// ms is seconds in milliseconds.
 func ms(seconds float64) string { return fmt.Sprintf("%.3f", 1000*seconds) }

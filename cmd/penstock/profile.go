@@ -18,7 +18,7 @@ import (
 	"penstock.example/torch"
 )
 
-// measureFlags say which model is measured, and how.
+// measureFlags say which model is measured and how.
 type measureFlags struct {
 	modelFlags
 	optimizer        string
@@ -32,8 +32,8 @@ type measureFlags struct {
 func (f *measureFlags) register(s *pflag.FlagSet, threads int) {
 	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
 	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer (default 5, or fewer of slow ones)")
-	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the weights and samples that are measured with")
+	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer (default 5, or fewer of slow layers)")
+	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the made-up weights and samples")
 }
 
 func newProfile() *cobra.Command {
@@ -42,13 +42,13 @@ func newProfile() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile --model NAME [flags]",
 		Short: "Measure a model's layers for plans of what to recompute",
-		Long: `Measure what each layer of a model costs in training, on a made-up batch: the times of
-its forward, with and without gradients, and of its backward, and the bytes of its output,
-of what it saves, of temporaries and of gradients. The result is a chain, for penstock plan
-and penstock remat. Layers count as one where a plan gains nothing by separating them.
+		Long: `Measure each layer of a model in training, on a made-up batch: the times of its forward,
+with and without gradients, and of its backward, and the bytes of its output, its saved
+tensors, temporaries and gradients. The result is a chain, for penstock plan and penstock
+remat. Adjacent layers are merged if splitting them would not help a plan.
 
 While a layer is timed, the other cores work on other layers, as the stages of a pipeline
-do. For a plan for one device alone, give --devices 1.`,
+do. To plan for one device alone, give --devices 1.`,
 		Example: `  penstock profile --model resnet18 --batch 32 --size 224 --out chain.json
   penstock profile --model vgg16_bn --batch 4 --format json | penstock remat explain - --limit 700MiB`,
 		Args: noArguments,
@@ -57,7 +57,7 @@ do. For a plan for one device alone, give --devices 1.`,
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	count(s, &batch, "batch", 32, "`N` samples in a batch")
-	whole(s, &devices, "devices", 0, 1, torch.MaxCPU, "`N` devices that work meanwhile (default: all cores)")
+	whole(s, &devices, "devices", 0, 1, torch.MaxCPU, "`N` devices that work at once (default: all cores)")
 	f.register(s, 1)
 	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {
@@ -78,15 +78,11 @@ do. For a plan for one device alone, give --devices 1.`,
 			measured, err := m.measure(cmd, batch, profile.Config{
 				Threads: f.threads, Devices: cmp.Or(devices, runtime.NumCPU()), Repeats: f.repeats,
 				Seed: f.seed, Autocast: f.autocast, Clock: clock, Balance: []int{layers}, Split: true,
-				Loss: m.loss(),
-			})
+				Loss: m.loss()})
 			if err != nil {
 				return r, err
 			}
 			c := measured.Chains[0]
-			if len(c.Layers) == 0 {
-				return r, fmt.Errorf("--model %s: nothing in it is trained", f.modelName)
-			}
 			c.Model = strings.Join(append([]string{f.modelName}, f.settings...), " ")
 			c.Rows, c.Threads = batch, f.threads
 			c.Chain.Spread, c.Chain.Devices = c.Timing.Spread, c.Timing.Devices
@@ -97,7 +93,7 @@ do. For a plan for one device alone, give --devices 1.`,
 			if err != nil {
 				return r, err
 			}
-			least, err := leastOf(c.Chain)
+			least, err := leastLimitOf(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showChain(w, c)
 				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch,
@@ -109,7 +105,7 @@ do. For a plan for one device alone, give --devices 1.`,
 				fmt.Fprintf(w, "\nloss\t%s, and %s for a moment\n", micros(c.Loss.Backward),
 					formatBytes(c.Loss.Tmp))
 				fmt.Fprintf(w, "step\t%s if nothing is computed again\n", micros(c.Once()))
-				showLimits(w, c.Chain, least, plain.Peak)
+				showLimits(w, least, plain.Peak)
 				fmt.Fprintf(w, "state\t%s of parameters and buffers, which limits of a chain do not count\n",
 					formatBytes(stateBytes(m)))
 			}
@@ -122,13 +118,12 @@ func showChain(w io.Writer, c profile.Chain) {
 		"GRADIENT", "WEIGHTS")
 	for i, l := range c.Layers {
 		row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
-			formatBytes(l.Output),
-			formatBytes(l.Saved), formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
-			formatBytes(l.Gradient), formatBytes(l.WeightGradient))
+			formatBytes(l.Output), formatBytes(l.Saved),
+			formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)), formatBytes(l.Gradient),
+			formatBytes(l.WeightGradient))
 	}
 }
 
-// stateBytes is the bytes of all parameters and buffers.
 func stateBytes(model nn.Layer) (sum int64) {
 	for _, s := range nn.State(model) {
 		sum += s.Bytes()

@@ -10,15 +10,14 @@ import (
 	"unsafe"
 )
 
-// How often progress is shown: on a terminal as often as an eye can follow, and in lines of a log often
-// enough to see a run live and rarely enough to read.
+// How often progress is shown on a terminal, and elsewhere.
 const (
 	barEvery  = 100 * time.Millisecond
 	lineEvery = 2 * time.Second
 )
 
-// progress shows on stderr a task that takes long: on a terminal in place, elsewhere in a line now and then.
-// Lines that are written to it stay. Several goroutines may call it.
+// progress shows a long task: on a terminal in one line, elsewhere in a line every two seconds. Lines
+// that are written to it stay. Several goroutines may call it.
 type progress struct {
 	w           io.Writer
 	doing, unit string // "evaluating", "samples"
@@ -27,12 +26,12 @@ type progress struct {
 	over        chan struct{} // closed by end
 	clock       sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows, and w
-	what  string     // how far it is
+	mu    sync.Mutex // guards w and the fields below
+	state string     // how far the task is
 	shown bool
 }
 
-// newProgress shows from time to time how far a task is. The caller calls end.
+// newProgress shows a task until the caller calls end.
 func newProgress(w io.Writer, doing, unit string) *progress {
 	_, live := terminalWidth(w)
 	p := &progress{w: w, doing: doing, unit: unit, live: live, began: time.Now(), over: make(chan struct{})}
@@ -53,33 +52,31 @@ func newProgress(w io.Writer, doing, unit string) *progress {
 	return p
 }
 
-// at notes how much is done.
 func (p *progress) at(done, all int) { p.note(fmt.Sprintf("%d of %d %s", done, all, p.unit)) }
 
-// searching notes the schedule that is searched. It is a planner.Options.Progress.
-func (p *progress) searching(schedule string, done, of int) {
-	p.note(fmt.Sprintf("schedule %d of %d, %s", done+1, of, schedule))
+// searching is a plan.Options.Progress.
+func (p *progress) searching(schedule string, done, all int) {
+	p.note(fmt.Sprintf("schedule %d of %d, %s", done+1, all, schedule))
 }
 
-func (p *progress) note(what string) {
+func (p *progress) note(state string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.what = what
+	p.state = state
 }
 
-// tell shows how far it is.
 func (p *progress) tell(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	text := fmt.Sprintf("%s for %.0f s", p.doing, now.Sub(p.began).Seconds())
-	if p.what != "" {
-		text += ": " + p.what
+	if p.state != "" {
+		text += ": " + p.state
 	}
 	if p.shown = p.live; p.live {
 		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
-		return
+	} else {
+		fmt.Fprintln(p.w, text)
 	}
-	fmt.Fprintln(p.w, text)
 }
 
 // Write writes lines that stay.
@@ -90,7 +87,6 @@ func (p *progress) Write(lines []byte) (int, error) {
 	return p.w.Write(lines)
 }
 
-// line writes a line that stays.
 func (p *progress) line(text string) { fmt.Fprintln(p, text) }
 
 func (p *progress) clear() {
@@ -107,21 +103,21 @@ func (p *progress) end() {
 	p.clear()
 }
 
-// successive shows tasks one after the other, such as evaluations: how much is done of what.
-func successive(w io.Writer, unit string) func(what string, done, all int) {
-	var now *progress // nil between tasks
-	return func(what string, done, all int) {
-		if now == nil {
-			now = newProgress(w, what, unit)
+// successive returns a function that shows one task after the other, such as evaluations.
+func successive(w io.Writer, unit string) func(doing string, done, all int) {
+	var p *progress // nil between tasks
+	return func(doing string, done, all int) {
+		if p == nil {
+			p = newProgress(w, doing, unit)
 		}
-		if now.at(done, all); done == all {
-			now.end()
-			now = nil
+		if p.at(done, all); done == all {
+			p.end()
+			p = nil
 		}
 	}
 }
 
-// showText shows how much of a text has become tokens.
+// showText returns a function that shows how much of a text has become tokens.
 func showText(w io.Writer) func(done, all int) {
 	show := successive(w, "bytes")
 	return func(done, all int) { show("encoding text", done, all) }
@@ -130,8 +126,8 @@ func showText(w io.Writer) func(done, all int) {
 // usualWidth is the width of a terminal of unknown size, and of output elsewhere.
 const usualWidth = 80
 
-// terminalWidth returns how many characters a line of w has, and whether w is a terminal at all. Other
-// character devices, such as /dev/null, are none.
+// terminalWidth returns how many characters a line of w has, and whether w is a terminal. /dev/null and
+// other character devices are not.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
 	if o, ok := w.(*output); ok {
 		w = o.to

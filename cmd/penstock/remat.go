@@ -23,8 +23,8 @@ func newRemat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remat",
 		Short: "Plan what to keep and what to compute again under a memory limit",
-		Long: `Plan what to keep and what to compute again on one device, so that a training step
-takes the least time under a limit of bytes.
+		Long: `Plan which activations one device keeps and which it computes again, so that a training
+step takes the least time under a memory limit.
 
 CHAIN is a file of penstock profile, with the times and bytes of each layer. Or write one:
 
@@ -36,8 +36,8 @@ CHAIN is a file of penstock profile, with the times and bytes of each layer. Or 
   ],
   "loss":{"backward_us":3.5,"tmp_bytes":0}}
 
-A plan is a list of operations on the layers. Its limit is for the input, activations,
-gradients and temporaries. The file name - is standard input.`,
+A plan is a list of operations on the layers. The limit counts the input, activations,
+gradients and temporaries. The file - is standard input.`,
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json
   penstock remat curve chain.json --out curve.svg`,
 		Args: noArguments,
@@ -52,14 +52,14 @@ func newRematSolve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "solve CHAIN --limit SIZE [flags]",
 		Short: "Find the fastest plan under a limit",
-		Long: `Find the fastest plan whose peak is at most the limit. The plan of a chain of some
-dozens of layers is the fastest of all; for longer chains a lower bound is printed.
+		Long: `Find the fastest plan whose peak is at most the limit. For a chain of some dozens of
+layers it is the fastest of all; for a longer chain a lower bound is printed.
 
 If no plan stays under the limit the exit code is 1, and the least limit is printed.`,
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
 		Args:    filesNamed("CHAIN"),
 	}
-	limitFlag(cmd, &limit)
+	size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
 			c, p, _, err := solveFile(cmd, args[0], limit)
@@ -80,42 +80,39 @@ If no plan stays under the limit the exit code is 1, and the least limit is prin
 		})
 }
 
-func limitFlag(cmd *cobra.Command, limit *int64) {
-	size(cmd.Flags(), limit, "limit", "most memory, as a `SIZE` such as 700MiB")
-}
+const limitUsage = "most memory, as a `SIZE` such as 700MiB"
 
-// solveFile finds the plan of a chain in a file and the least limit, or says why there is no plan.
+// solveFile reads a chain and finds its plan and the least limit. It fails if there is no plan.
 func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan,
-	least limitSet, err error) {
-	if c, err = readChain(cmd, file, "limit"); err != nil {
-		return c, p, least, err
+	least leastLimit, err error) {
+	if c, err = readChain(cmd, file, "limit"); err == nil {
+		p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{})
 	}
-	if p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{}); err != nil {
-		return c, p, least, err
+	if err == nil {
+		least, err = leastLimitOf(c)
 	}
-	if least, err = leastOf(c); err == nil && !p.Feasible {
+	if err == nil && !p.Feasible {
 		err = fmt.Errorf("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
-			leastText(c, least))
+			least.text)
 	}
 	return c, p, least, err
 }
 
-// limitSet is the least limit of a chain, and the operation that sets it.
-type limitSet struct {
+// leastLimit is the least limit of a chain that has a plan. text names the operation that sets it.
+type leastLimit struct {
 	bytes int64
-	by    remat.Op
+	text  string
 }
 
-func leastOf(c remat.Chain) (limitSet, error) {
-	p, by, err := solver.Least(c)
-	return limitSet{p.Peak, by}, err
+func leastLimitOf(c remat.Chain) (l leastLimit, err error) {
+	p, op, err := solver.Least(c)
+	if err == nil {
+		l.bytes = p.Peak
+		l.text = fmt.Sprintf("%s (%d bytes), set by %s", formatBytes(p.Peak), p.Peak, opName(c, op))
+	}
+	return l, err
 }
 
-func leastText(c remat.Chain, least limitSet) string {
-	return fmt.Sprintf("%s (%d bytes), set by %s", formatBytes(least.bytes), least.bytes, opName(c, least.by))
-}
-
-// showPlan prints the peak and the time of a plan.
 func showPlan(w io.Writer, c remat.Chain, p remat.Plan, report remat.Report) {
 	fmt.Fprintf(w, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak,
 		opName(c, p.Ops[report.PeakOp]))
@@ -128,15 +125,15 @@ func newRematExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain CHAIN --limit SIZE [flags]",
 		Short: "Say what the plan under a limit keeps, and what more would save",
-		Long: `Find the fastest plan under a limit and say of each layer what is kept from its forward
+		Long: `Find the fastest plan under a limit. Print for each layer what is kept from its forward
 to its backward (everything, its input, or nothing), how often its forward runs again, and
-the bytes and time that this takes. Also printed are the least limit that has a plan and
-the layer that sets it, the limit from which on nothing is computed again, and what 10 MB,
-100 MB and 1 GB more would save.`,
+the bytes and the time of both. Print the least limit that has a plan and the layer that
+sets it, the limit from which on nothing is computed again, and the time that 10 MB, 100 MB
+and 1 GB more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    filesNamed("CHAIN"),
 	}
-	limitFlag(cmd, &limit)
+	size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
 		c, p, least, err := solveFile(cmd, args[0], limit)
 		if err != nil {
@@ -151,10 +148,10 @@ the layer that sets it, the limit from which on nothing is computed again, and w
 	})
 }
 
-// explainedBytes are how much more memory explain looks at.
+// explainedBytes are the increases of the limit that explain looks at.
 var explainedBytes = []int64{10e6, 100e6, 1000e6}
 
-// explanationLine is the JSON of an explanation.
+// explanationLine is the JSON of penstock remat explain.
 type explanationLine struct {
 	Limit      int64                    `json:"limit_bytes"`
 	Peak       int64                    `json:"peak_bytes"`
@@ -166,7 +163,7 @@ type explanationLine struct {
 	More       []remat.Step             `json:"more"`
 }
 
-func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least limitSet) {
+func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least leastLimit) {
 	row(w, "", "LAYER", "KEEPS", "HELD", "AGAIN", "TIME", "EXTRA")
 	for i, l := range e.Layers {
 		row(w, i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), micros(l.Extra))
@@ -176,23 +173,22 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least limi
 		micros(r.Extra))
 	fmt.Fprintln(w)
 	showPlan(w, c, e.Plan, r)
-	showLimits(w, c, least, e.Plain.Peak)
+	showLimits(w, least, e.Plain.Peak)
 	for i, m := range e.More {
 		if i > 0 && m.Time == e.More[i-1].Time {
-			break // nothing more to be had
+			break // more memory saves no more time
 		}
 		fmt.Fprintf(w, "%d MB\tmore would save %s (%.1f %%)\n", explainedBytes[i]/1e6, micros(m.Saved),
-			part(m.Saved, r.Time))
+			percentOf(m.Saved, r.Time))
 	}
 }
 
-// showLimits prints between which limits a chain has different plans.
-func showLimits(w io.Writer, c remat.Chain, least limitSet, greatest int64) {
+func showLimits(w io.Writer, least leastLimit, greatest int64) {
 	fmt.Fprintf(w, "least\t%s\ngreatest\t%s (%d bytes), from which on nothing is computed again\n",
-		leastText(c, least), formatBytes(greatest), greatest)
+		least.text, formatBytes(greatest), greatest)
 }
 
-// readCurve reads a chain, and finds its best plans and the usual strategies.
+// readCurve reads a chain and finds its best plans and the usual strategies.
 func readCurve(cmd *cobra.Command, file string, needed ...string) (c remat.Chain, points []solver.Point,
 	usual []remat.Baseline, err error) {
 	if c, err = readChain(cmd, file, needed...); err == nil {
@@ -214,8 +210,8 @@ func newRematCompare() *cobra.Command {
   sequential     PyTorch's checkpoint_sequential: 2 to 2*sqrt(layers) segments
   all            only the input is kept
 
-A row is left out if another of its strategy takes less memory and time. GAIN is how many
-more steps the best plan does in the same time.`,
+Of a strategy, numbers of segments that need more memory and more time than another are left
+out. GAIN is how many more steps the best plan takes in the same time.`,
 		Example: `  penstock remat compare chain.json`,
 		Args:    filesNamed("CHAIN"),
 	}
@@ -232,8 +228,7 @@ more steps the best plan does in the same time.`,
 					best = p
 				}
 			}
-			lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Peak, b.Time,
-				best.Peak, best.Time})
+			lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Peak, b.Time, best.Peak, best.Time})
 			if b.Strategy == "none" {
 				none = float64(b.Peak)
 			}
@@ -246,7 +241,7 @@ more steps the best plan does in the same time.`,
 				if l.Parts > 0 {
 					name = fmt.Sprint(name, " ", l.Parts)
 				}
-				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", part(float64(l.Peak), none)),
+				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", percentOf(float64(l.Peak), none)),
 					micros(l.Time), percent(l.Time-once, once), micros(l.OptimumTime),
 					percent(l.OptimumTime-once, once), percent(l.Time-l.OptimumTime, l.OptimumTime))
 			}
@@ -268,8 +263,8 @@ func newRematCurve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "curve CHAIN --out FILE.svg",
 		Short: "Draw the time of the best plans over memory",
-		Long: `Draw how much longer a step takes the less memory it may use, beside what the usual
-strategies take (see penstock remat compare), up to 120 % longer.`,
+		Long: `Draw the extra time of the fastest plans over memory, up to 120 %, and the usual strategies
+of penstock remat compare.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
 		Args:    filesNamed("CHAIN"),
 	}
@@ -288,12 +283,12 @@ strategies take (see penstock remat compare), up to 120 % longer.`,
 	})
 }
 
-// drawCurve draws the time of plans over their memory as an SVG: a step down at the peak of each, since a
-// plan is the best under every limit from its peak to that of the next.
+// drawCurve draws the time of plans over memory as an SVG, as steps: a plan is the best from its peak to
+// the peak of the next.
 func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
-	const highest = 120 // per cent: what takes longer is left out
+	const highest = 120 // per cent
 	at := func(peak int64, time float64) plotter.XY {
-		return plotter.XY{X: float64(peak) / (1 << 20), Y: part(time-c.Once(), c.Once())}
+		return plotter.XY{X: float64(peak) / (1 << 20), Y: percentOf(time-c.Once(), c.Once())}
 	}
 	var steps plotter.XYs
 	for _, point := range points {
@@ -328,7 +323,7 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat
 	if err := plotutil.AddScatters(p, scatters...); err != nil {
 		return nil, err
 	}
-	// Add has widened the axes
+	// Add widened the axes.
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = max(0, 2*left-right), right, -top/40, 1.06*top
 	canvas := vgsvg.New(10*vg.Inch, 5*vg.Inch)
 	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(8), vg.Points(8), -vg.Points(8)))
@@ -340,9 +335,9 @@ func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat
 func newRematCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check CHAIN PLAN",
-		Short: "Check that a plan does what it says",
-		Long: `Replay a plan on the costs of a chain, and check that each operation is allowed, that
-the plan is complete, and that its peak and time are as it says. If not, the exit code is 1.`,
+		Short: "Check that a plan is valid and has the peak and time it claims",
+		Long: `Replay a plan on the costs of a chain. Check that each operation is allowed, that the
+plan is complete, and that its peak and its time are right. If not, the exit code is 1.`,
 		Example: `  penstock remat check chain.json plan.json`,
 		Args:    filesNamed("CHAIN", "PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -367,7 +362,6 @@ the plan is complete, and that its peak and time are as it says. If not, the exi
 	}
 }
 
-// opName is an operation in words.
 func opName(c remat.Chain, o remat.Op) string {
 	if o.Kind == remat.LossStep {
 		return "the loss"

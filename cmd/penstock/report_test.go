@@ -61,10 +61,10 @@ checkpoint     out/step-000009
 
 // No row of a bar is wider than the terminal.
 func TestBarFits(t *testing.T) {
-	const width = 80
+	const width = usualWidth
 	var stderr bytes.Buffer
 	r := textReport(nil, &stderr)
-	r.bar, r.width = newBar(&stderr, 2), func() int { return width }
+	r.bar = newBar(&stderr, 2)
 	for n := int64(8); n <= 9; n++ {
 		if err := r.step(step(n)); err != nil {
 			t.Fatal(err)

@@ -15,13 +15,13 @@ import (
 
 func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
 
-// openStore opens --out: it finds the checkpoint to resume, and checks that more can be written.
+// openStore locks --out and finds the checkpoint to resume.
 func (j *job) openStore(context.Context, io.Writer) (err error) {
 	if j.out == "" {
 		return nil
 	}
 	store := j.store()
-	// It is locked before anything is read: another run might remove the checkpoint.
+	// Another run might remove the checkpoint that is read.
 	j.unlock, err = store.Lock()
 	switch {
 	case errors.Is(err, train.ErrLocked):
@@ -29,7 +29,7 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 	case err != nil:
 		return wrongInput(err)
 	}
-	if j.resume || j.autoresume || j.member.Restart > 0 { // by a launcher, with the command line of the start
+	if j.resume || j.autoresume || j.member.Restart > 0 { // a launcher restarts with the first command line
 		err := j.openCheckpoint()
 		switch none := errors.Is(err, train.ErrNoCheckpoint); {
 		case none && j.resume:
@@ -46,18 +46,15 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// openCheckpoint opens the checkpoint to resume.
 func (j *job) openCheckpoint() error {
 	from, err := j.store().Latest()
-	var damaged *train.DamagedError
-	if errors.As(err, &damaged) {
+	if errors.As(err, new(*train.DamagedError)) {
 		return wrongInput(err)
-	}
-	if err != nil {
+	} else if err != nil {
 		return err
 	}
 	r := j.recipe
-	if j.planned == auto && j.world.Chunks == 0 { // still to be planned
+	if j.planned == auto && j.world.Chunks == 0 { // the plan will decide it
 		r.Chunks = from.Recipe.Chunks
 	}
 	if err := from.Check(r, j.model); err != nil {
@@ -72,15 +69,14 @@ func (j *job) save() (path string, err error) {
 	if j.out == "" {
 		return "", nil
 	}
-	// First, so that each saved step has its line on disk. If the disk is full for lines the
-	// weights are saved all the same.
+	// Metrics come first, so that each saved step has its line on disk. An error does not prevent saving.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	j.unsaved = err != nil
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellStart prints where the run goes on, and its differences from the run that saved the checkpoint.
+// tellStart prints the checkpoint from which the run goes on, and what has changed since.
 func (j *job) tellStart(stderr io.Writer) error {
 	text, was := "going on from "+j.from.Path, j.from.Recipe
 	for _, n := range []struct {
@@ -97,12 +93,12 @@ func (j *job) tellStart(stderr io.Writer) error {
 		}
 	}
 	if now := j.config.Balance; was.Balance != nil && !slices.Equal(was.Balance, now) {
-		text += fmt.Sprintf("; --balance %s instead of %s", numbers(now), numbers(was.Balance))
+		text += fmt.Sprintf("; --balance %s instead of %s", joined(now), joined(was.Balance))
 	}
-	now := system.KernelNames()
-	for _, library := range slices.Sorted(maps.Keys(now)) {
-		if name := was.Kernels[library]; name != "" && name != now[library] {
-			text += fmt.Sprintf("; %s kernels of %s instead of %s, so the last bits differ", now[library],
+	kernels := system.KernelNames()
+	for _, library := range slices.Sorted(maps.Keys(kernels)) {
+		if name := was.Kernels[library]; name != "" && name != kernels[library] {
+			text += fmt.Sprintf("; %s kernels of %s instead of %s, so the last bits differ", kernels[library],
 				library, name)
 		}
 	}

@@ -34,24 +34,24 @@ through a pipeline. NAME is a schedule:
   gpipe           all forwards, then all backwards
   1f1b            one forward, one backward: holds P micro-batches, not M
   1f1b-2x         1f1b with twice the forwards in advance, for slow links
-  zb-h1           1f1b with backwards in two parts, in the same memory
-  zb-h2           the same with twice the memory, and less idle
+  zb-h1           1f1b with split backwards, in the same memory
+  zb-h2           zb-h1 with twice the memory and less idle time
   bfs             V stages a device, all micro-batches through each
   interleaved     1f1b with V stages a device
-  interleaved-zb  the same with backwards in two parts
-  zb-v            two stages a device, to and fro, backwards in two parts
-  dualpipe-v      two stages a device, to and fro, forwards beside backwards
+  interleaved-zb  interleaved with split backwards
+  zb-v            two stages a device in a V, split backwards
+  dualpipe-v      two stages a device in a V, forwards beside backwards
 
---times are those of one stage on one micro-batch, in any unit; a whole backward takes i
-and w together. With --latency or --bandwidth they are milliseconds. The formats:
+--times are for one stage and one micro-batch, in any unit, or in milliseconds with
+--latency or --bandwidth. A whole backward takes i and w together. The formats:
 
-  grid   the time of each action, to the right
-  text   the program, with what is sent and received; schedule check reads it
+  grid   a row for each device; time runs to the right
+  text   the program with its sends and receives, for schedule check
   svg    a picture
   csv    the computations of each device, for torch.distributed.pipelining
 
-In a program 0F2 is the forward of micro-batch 2 on stage 0, and 0B2 its backward, or in
-two parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.`,
+0F2 is the forward of micro-batch 2 on stage 0, and 0B2 its backward. A split backward is
+0I2 for the gradient of the input and 0W2 for the gradients of the weights.`,
 		Example: `  penstock schedule 1f1b --stages 4 --chunks 8
   penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg`,
 		Args: filesNamed("NAME"),
@@ -76,7 +76,7 @@ two parts 0I2, the gradient of the stage's input, and 0W2, those of its weights.
 				text, err = p.CSV()
 			default:
 				width, _ := terminalWidth(cmd.OutOrStdout())
-				text, err = shape.drawn(s.Name, p, links, format, width)
+				text, err = shape.draw(s.Name, p, links, format, width)
 			}
 			if err == nil {
 				_, err = io.WriteString(cmd.OutOrStdout(), text)
@@ -106,13 +106,13 @@ type scheduleShape struct {
 	activation int64 // bytes that move between neighbours for a micro-batch
 }
 
-// scheduleUnit is the unit of times in virtual time; six decimals count.
+// scheduleUnit is the virtual time of one unit of --times.
 const scheduleUnit = time.Millisecond
 
 func (s *scheduleShape) register(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline")
-	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device, where they are several (default 2)")
+	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device, if NAME has several (default 2)")
 	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
 	s.forward, s.input, s.weight = 1, 1, 1
 	flags.Var(&value{text: "f=1,i=1,w=1", read: func(text string) error {
@@ -124,31 +124,28 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 		return nil
 	}}, "times", "`TIMES` of a stage: forward, gradient of the input, gradients of the weights")
 	s.linkFlags.register(flags)
-	size(flags, &s.activation, "activation", "`SIZE` of a stage's output, and of its gradient, such as 4MiB")
+	size(flags, &s.activation, "activation", "`SIZE` of a stage's output and of its gradient, such as 4MiB")
 }
 
-// links makes the links between devices, after a check of the flags.
+// links checks the flags and makes the links between devices.
 func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) {
 	if err := need(cmd, "stages", "chunks"); err != nil {
 		return l, err
 	}
-	if (s.bandwidth > 0) != (s.activation > 0) {
+	if (s.Bandwidth > 0) != (s.activation > 0) {
 		return l, badUsage("want --bandwidth and --activation, or none of the two")
 	}
-	return schedule.Uniform(s.latency, s.bandwidth,
-		func(schedule.Action) int64 { return s.activation }), nil
+	return schedule.Uniform(s.Latency, s.Bandwidth, func(schedule.Action) int64 { return s.activation }), nil
 }
 
-// program makes the program of a schedule, with a number of stages on each device.
-func (s *scheduleShape) program(of schedule.Schedule, virtual int) (*schedule.Program, error) {
-	p, err := of.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
+func (s *scheduleShape) program(named schedule.Schedule, virtual int) (*schedule.Program, error) {
+	p, err := named.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {
 		return nil, badUsage("%s", message(err))
 	}
 	return p, nil
 }
 
-// duration is how long an action takes.
 func (s *scheduleShape) duration(a schedule.Action) time.Duration {
 	return time.Duration(math.Round(float64(scheduleUnit) * map[schedule.Kind]float64{
 		schedule.Forward: s.forward, schedule.Recompute: s.forward, schedule.Backward: s.input + s.weight,
@@ -156,8 +153,8 @@ func (s *scheduleShape) duration(a schedule.Action) time.Duration {
 	}[a.Kind]))
 }
 
-// drawn draws a program as a picture, or as a grid of a width in characters.
-func (s *scheduleShape) drawn(name string, p *schedule.Program, links schedule.Links, format string,
+// draw draws a program as a picture, or as a grid of a width in characters.
+func (s *scheduleShape) draw(name string, p *schedule.Program, links schedule.Links, format string,
 	width int) (string, error) {
 	timeline, err := links.Simulate(p, s.duration)
 	if err != nil {
@@ -174,12 +171,12 @@ func (s *scheduleShape) drawn(name string, p *schedule.Program, links schedule.L
 		units(timeline.Makespan()), 100*idle(timeline), grid, heldText(p)), nil
 }
 
-// idle is the share of a step in which devices are idle, on average.
-func idle(t schedule.Timeline) (sum float64) {
+// idle returns the share of a step in which a device is idle, on average.
+func idle(t schedule.Timeline) (share float64) {
 	for w := range t.Workers {
-		sum += t.Idle(w) / float64(t.Workers)
+		share += t.Idle(w) / float64(t.Workers)
 	}
-	return sum
+	return share
 }
 
 func programSize(p *schedule.Program) string {
@@ -187,7 +184,7 @@ func programSize(p *schedule.Program) string {
 		counted(p.MicroBatches, "micro-batch"))
 }
 
-// heldText lists the micro-batches that each device holds.
+// heldText lists the most micro-batches that each device holds at once.
 func heldText(p *schedule.Program) string {
 	return "held at most: " + strings.Trim(fmt.Sprint(schedule.InFlight(p)), "[]") + "\n"
 }
@@ -196,11 +193,11 @@ func newScheduleCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check that a program of a pipeline can run",
-		Long: `Check that a program can run to its end and gives the same bits on any timing: every
-computation is there once, sends and receives match, nothing comes before what it needs,
-and no device waits for ever.
+		Long: `Check that a program can run to its end and gives the same bits whatever the timing:
+every computation is there once, after its inputs, sends and receives match, and there is
+no deadlock.
 
-FILE is a program as penstock schedule --format text prints it, or a CSV of
+FILE is a program of penstock schedule --format text, or a CSV of
 torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 		Example: `  penstock schedule check program.txt
   penstock schedule zb-h1 --stages 4 --chunks 8 --format csv | penstock schedule check -`,
@@ -227,13 +224,12 @@ func newScheduleCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare --stages P --chunks M [flags]",
 		Short: "Compare all schedules at one number of devices and micro-batches",
-		Long: `Compare what all schedules take on P devices with M micro-batches: the time of a step,
-the share of it that devices are idle, and the most that a device holds. The fastest come
-first. --times are those of a device's whole share of the model, which a schedule with V
-stages on each device cuts in V.
+		Long: `Compare all schedules on P devices with M micro-batches, the fastest first: the time of
+a step, the share of it that devices are idle, and the most micro-batches that a device
+holds. --times are for all layers of a device; a schedule with V stages cuts them in V.
 
-With --profile the layers of a chain (penstock profile) are cut evenly by time. The peaks
-are those of the chain, without recomputation and without the optimizer's state.`,
+With --profile the layers of a chain (penstock profile) are cut evenly by time, and the
+highest peak is given, without recomputation and without the optimizer's state.`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
   penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
 		Args: noArguments,
@@ -256,20 +252,20 @@ are those of the chain, without recomputation and without the optimizer's state.
 			return r, err
 		}
 		lines := []comparedSchedule{}
-		for _, of := range schedule.Schedules() {
-			line := comparedSchedule{Schedule: of.Name, Virtual: of.Usual()}
-			if of.Virtual == 0 {
+		for _, named := range schedule.Schedules() {
+			line := comparedSchedule{Schedule: named.Name, Virtual: named.Usual()}
+			if named.Virtual == 0 {
 				line.Virtual = cmp.Or(shape.virtual, line.Virtual)
 			}
 			switch {
 			case profile == "":
-				err = line.byTimes(shape, of, links)
+				err = line.byTimes(shape, named, links)
 			case shape.devices*line.Virtual > len(chain.Layers):
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", of.Name,
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", named.Name,
 					len(chain.Layers))
 				continue
 			default:
-				err = line.byChain(cmd.Context(), shape, of, links, chain)
+				err = line.byChain(cmd.Context(), shape, named, links, chain)
 			}
 			if err != nil {
 				return r, err
@@ -277,7 +273,7 @@ are those of the chain, without recomputation and without the optimizer's state.
 			lines = append(lines, line)
 		}
 		slices.SortStableFunc(lines, func(a, b comparedSchedule) int {
-			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most(), b.most()))
+			return cmp.Or(cmp.Compare(a.Makespan, b.Makespan), cmp.Compare(a.most, b.most))
 		})
 		return result{line: lines, text: func(w io.Writer) {
 			title := "HELD AT MOST"
@@ -286,38 +282,33 @@ are those of the chain, without recomputation and without the optimizer's state.
 			}
 			row(w, "SCHEDULE", "STAGES A DEVICE", "STEP", "IDLE", title)
 			for _, l := range lines {
-				step, held := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most())
+				step, most := fmt.Sprintf("%.6g", l.Makespan), fmt.Sprintf("%.4g", l.most)
 				if profile != "" {
-					step, held = micros(l.Makespan), formatBytes(int64(l.most()))
+					step, most = micros(l.Makespan), formatBytes(int64(l.most))
 				}
-				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), held)
+				row(w, l.Schedule, l.Virtual, step, fmt.Sprintf("%.1f %%", 100*l.Bubble), most)
 			}
 		}}, nil
 	})
 }
 
-// comparedSchedule is the JSON of one schedule among others.
+// comparedSchedule is the JSON of one schedule.
 type comparedSchedule struct {
 	Schedule string    `json:"schedule"`
 	Virtual  int       `json:"virtual"`
-	Makespan float64   `json:"makespan"` // in microseconds of a chain
+	Makespan float64   `json:"makespan"` // in units of --times, or microseconds with --profile
 	Bubble   float64   `json:"bubble"`
-	Held     []float64 `json:"held,omitempty"`    // by device: micro-batches of its share
-	Peak     []int64   `json:"peak,omitempty"`    // by device: bytes of a chain
-	Balance  []int     `json:"balance,omitempty"` // by stage: layers of a chain
+	Held     []float64 `json:"held,omitempty"` // by device: most micro-batches on all of its layers
+	// With --profile:
+	Peak    []int64 `json:"peak,omitempty"`    // by device: bytes
+	Balance []int   `json:"balance,omitempty"` // by stage: layers
+
+	most float64 // of Peak or of Held
 }
 
-// most is the most that a device holds.
-func (l comparedSchedule) most() float64 {
-	if l.Peak != nil {
-		return float64(slices.Max(l.Peak))
-	}
-	return slices.Max(l.Held)
-}
-
-// byTimes fills the line by the times of the shape.
-func (l *comparedSchedule) byTimes(s scheduleShape, of schedule.Schedule, links schedule.Links) error {
-	p, err := s.program(of, l.Virtual)
+// byTimes fills the line by --times.
+func (l *comparedSchedule) byTimes(s scheduleShape, named schedule.Schedule, links schedule.Links) error {
+	p, err := s.program(named, l.Virtual)
 	if err != nil {
 		return err
 	}
@@ -327,17 +318,18 @@ func (l *comparedSchedule) byTimes(s scheduleShape, of schedule.Schedule, links 
 	for _, n := range schedule.InFlight(p) {
 		l.Held = append(l.Held, float64(n)/float64(l.Virtual))
 	}
+	l.most = slices.Max(l.Held)
 	return err
 }
 
 // byChain fills the line by the costs of a chain, which is cut evenly by time.
-func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, of schedule.Schedule,
+func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, named schedule.Schedule,
 	links schedule.Links, chain remat.Chain) error {
 	var times []float64
 	for _, layer := range chain.Layers {
 		times = append(times, layer.Forward+layer.Backward)
 	}
-	workers, err := of.Workers(s.devices, l.Virtual)
+	workers, err := named.Workers(s.devices, l.Virtual)
 	if err != nil {
 		return err
 	}
@@ -345,35 +337,33 @@ func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, of sche
 		return err
 	}
 	problem := plan.FromChain(chain, l.Balance, workers, s.chunks)
-	problem.Schedule = of.Generate
-	made, err := plan.Solve(ctx, problem) // without a limit it keeps everything
+	problem.Schedule = named.Generate
+	solved, err := plan.Solve(ctx, problem) // without a limit nothing is recomputed
 	if err != nil {
 		return err
 	}
-	t, _, err := made.TimelineOver(links)
+	t, _, err := solved.TimelineOver(links)
 	l.Makespan, l.Bubble = us(t.Makespan()), idle(t)
-	for _, d := range made.Devices {
+	for _, d := range solved.Devices {
 		l.Peak = append(l.Peak, d.Peak)
 	}
+	l.most = float64(slices.Max(l.Peak))
 	return err
 }
 
-// linkFlags say what links between devices cost.
-type linkFlags struct {
-	latency   time.Duration
-	bandwidth float64 // bytes a second; 0 is no bound
-}
+// linkFlags are --latency and --bandwidth of all links between devices.
+type linkFlags struct{ plan.Link }
 
 func (l *linkFlags) register(s *pflag.FlagSet) {
-	duration(s, &l.latency, "latency", "`TIME` of a value on its way between two devices, such as 1ms")
+	duration(s, &l.Latency, "latency", "`TIME` of a value on its way between two devices, such as 1ms")
 	s.Var(&value{read: func(text string) error {
 		amount, found := strings.CutSuffix(text, "/s")
-		bits := 1.0
+		unit := 1.0
 		if number, ok := strings.CutSuffix(amount, "bit"); ok {
-			amount, bits = number+"B", 8
+			amount, unit = number+"B", 8
 		}
 		n, err := arg.ParseBytes(amount)
-		if l.bandwidth = float64(n) / bits; !found || err != nil || n < 1 {
+		if l.Bandwidth = float64(n) / unit; !found || err != nil || n < 1 {
 			return errors.New("want a rate such as 1.25GB/s or 10Gbit/s")
 		}
 		return nil

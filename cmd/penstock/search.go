@@ -28,25 +28,25 @@ import (
 	"penstock.example/train"
 )
 
-// searchFlags are the flags of penstock plan.
-type searchFlags struct {
+// planFlags are the flags of penstock plan.
+type planFlags struct {
+	measureFlags
+	linkFlags
+	numerics              gpuFlags
 	stages, chunks, batch int
 	devices               []torch.Device // by name; nil is any
 	schedules             []string
 	virtual, replicas     []int
 	limit                 int64
-	machine               string
-	of                    measureFlags
-	numerics              gpuFlags
+	machine               string   // a file
 	trainOnly             []string // layers; nil is all
-	linkFlags
 
-	// What a run or penstock plan makes of its flags.
+	// Set by penstock plan or by a run with --plan auto.
 	update            optim.Config
 	deferredBatchNorm bool
-	on                plan.Machine
-	threads           []int // of a device, to choose from
-	atWork            int   // devices of this machine that work at once
+	target            plan.Machine
+	threadCounts      []int // of a device, to choose from
+	busyDevices       int   // of this machine, at once
 }
 
 func newPlan() *cobra.Command {
@@ -56,13 +56,14 @@ func newPlan() *cobra.Command {
 		Long: `Find the fastest training step that keeps every device within its memory limit: the
 schedule, the layers of each stage, the number of micro-batches, and what is recomputed.
 
-With --model the model is measured on all cores or --devices, and penstock train --plan takes the
-file of --out. A GPU may hold what it has free. CHAIN is a file of penstock profile, for
-devices that are not here. With --chunks its costs are those of a micro-batch; with
---batch they grow with the rows of a micro-batch.
+With --model the model is measured on all cores or on --devices. The limit of a GPU is its
+free memory. penstock train --plan reads the file of --out.
 
---machine describes devices, of which one of speed 2 takes half the measured time, and
-links, which "from" and "to" limit to two devices:
+CHAIN is a file of penstock profile, to plan for devices that are not here. With --chunks
+its costs count for one micro-batch; with --batch they grow with the rows of a micro-batch.
+
+--machine describes devices and links. A device of speed 2 takes half the measured time;
+"from" and "to" limit a link to two devices:
 
   {"version":1,"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"from":"gpu0","to":"gpu1","latency_us":5,"bytes_per_second":25e9}]}
@@ -76,17 +77,16 @@ If no plan keeps the limits the exit code is 2, and the least limits are printed
 	cmd.AddCommand(planVerb(&cobra.Command{
 		Use:   "explain CHAIN|--model NAME [flags]",
 		Short: "Say what sets the time and memory of the fastest plan",
-		Long: `Find the plan that penstock plan finds, and say which device and which layers set its
-time and its memory, and what a step would take with one more device, with 10 % more bytes,
-and with links of twice the bandwidth.`,
+		Long: `Find the plan that penstock plan finds. Say which device and which layers set its time
+and its memory, and how long a step takes with one more device, with 10 % more memory, and
+with links of twice the bandwidth.`,
 		Example: `  penstock plan explain chain.json --stages 4 --chunks 8 --memory-limit 2GiB`,
 	}, true))
 	return cmd
 }
 
-// planVerb adds to a command the flags of a plan, and the function that finds it.
 func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
-	var f searchFlags
+	var f planFlags
 	f.register(cmd.Flags())
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -97,29 +97,30 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 			line := p.line()
 			if explain {
 				line.Explained, err = plan.Explain(cmd.Context(), p.Profile, p.Machine, p.Wishes, p.Searched)
-				if err != nil {
-					return r, err
-				}
 			}
-			r.line, r.text = line, func(w io.Writer) { p.show(w, line.Explained) }
-			line.Page = p.page()
+			if err != nil {
+				return r, err
+			}
+			r.line, r.text = line, func(w io.Writer) { p.show(w, line) }
+			line.Page = p.page(line)
 			r.file, err = json.Marshal(line)
 			return r, err
 		})
 }
 
-func (f *searchFlags) register(s *pflag.FlagSet) {
-	namesFlags(s, &f.of.modelName, &f.of.settings)
-	f.of.dataFlags.register(s, " (default: made-up samples)")
-	optimizerFlags(s, &f.of.optimizer, &f.of.momentum)
+func (f *planFlags) register(s *pflag.FlagSet) {
+	namesFlags(s, &f.modelName, &f.settings)
+	f.dataFlags.register(s, " (default: made-up samples)")
+	optimizerFlags(s, &f.optimizer, &f.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
-	f.of.register(s, 0)
+	f.measureFlags.register(s, 0)
 	f.numerics.register(s)
 	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
 	s.Var(&value{read: f.readDevices}, "devices",
-		"`P|LIST` as --stages; or devices of this machine to measure --model on, such as cuda:0,cuda:1")
+		"`P|LIST`: as --stages, or names of devices to measure --model on, such as cuda:0,cuda:1")
 	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch")
-	count(s, &f.batch, "batch", 0, "`N` rows of a batch, which are cut into any number of micro-batches")
+	count(s, &f.batch, "batch", 0, "`N` rows of a batch; without --chunks the best number of micro-batches "+
+		"is found")
 	list(s, &f.schedules, "schedule", "`NAME,...` of schedules to choose from (default all): "+
 		strings.Join(scheduleNames(), ", "), func(name string) (string, error) {
 		_, err := schedule.Named(name)
@@ -132,8 +133,8 @@ func (f *searchFlags) register(s *pflag.FlagSet) {
 	f.linkFlags.register(s)
 }
 
-// readDevices reads --devices: a number, or a list of devices.
-func (f *searchFlags) readDevices(text string) error {
+// readDevices reads --devices: a number or a list.
+func (f *planFlags) readDevices(text string) error {
 	f.devices = nil
 	if n, err := strconv.Atoi(text); err == nil {
 		if f.stages = n; n < 1 || n > math.MaxInt32 {
@@ -141,8 +142,8 @@ func (f *searchFlags) readDevices(text string) error {
 		}
 		return nil
 	}
-	for word := range strings.SplitSeq(text, ",") {
-		d, err := torch.ParseDevice(strings.TrimSpace(word))
+	for name := range strings.SplitSeq(text, ",") {
+		d, err := torch.ParseDevice(strings.TrimSpace(name))
 		if err != nil {
 			return fmt.Errorf("%w, or a number of CPU devices", err)
 		}
@@ -152,36 +153,33 @@ func (f *searchFlags) readDevices(text string) error {
 	return nil
 }
 
-// checkArguments wants the file of a chain or --model, and the flags that go with it.
-func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
-	model, machine := f.of.modelName != "", f.machine != ""
-	others, of := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
+// checkArguments refuses all but a CHAIN or --model, each with its own flags.
+func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
+	model, machine := f.modelName != "", f.machine != ""
+	refused, kind := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
 	if !model {
 		if err := filesNamed("CHAIN, or --model NAME,")(cmd, args); err != nil {
 			return err
 		}
-		others = []string{"data", "train-only", "autocast", "threads", "optimizer"}
-		of = "with --model NAME, which is measured"
+		refused = []string{"data", "train-only", "autocast", "threads", "optimizer"}
+		kind = "with --model NAME, which is measured"
 	}
-	for _, name := range others {
+	for _, name := range refused {
 		if cmd.Flags().Changed(name) {
-			return badUsage("--%s is for a plan %s", name, of)
+			return badUsage("--%s is for a plan %s", name, kind)
 		}
 	}
-	for _, rule := range []struct {
-		broken bool
-		want   string
-	}{
-		{model && len(args) > 0, "CHAIN and --model: want one of the two"},
-		{model && f.batch == 0, "--model: want --batch N with it"},
-		{machine && (f.link() != plan.Link{} || f.devices != nil), "--machine has devices and links; want " +
-			"no --latency, --bandwidth and names of --devices with it"},
-		{!model && f.chunks == 0 && f.batch == 0, "want --chunks M, or --batch N to have M chosen"},
-		{!model && !machine && f.stages == 0, "want --stages P, the number of devices, or --machine FILE"},
-	} {
-		if rule.broken {
-			return badUsage("%s", rule.want)
-		}
+	switch {
+	case model && len(args) > 0:
+		return badUsage("CHAIN and --model: want one of the two")
+	case model && f.batch == 0:
+		return badUsage("--model: want --batch N with it")
+	case machine && (f.Link != plan.Link{} || f.devices != nil):
+		return badUsage("--machine has devices and links; want no --latency, --bandwidth or names of --devices")
+	case !model && f.chunks == 0 && f.batch == 0:
+		return badUsage("want --chunks M, or --batch N to have M chosen")
+	case !model && !machine && f.stages == 0:
+		return badUsage("want --stages P, the number of devices, or --machine FILE")
 	}
 	return nil
 }
@@ -190,65 +188,58 @@ func (f *searchFlags) checkArguments(cmd *cobra.Command, args []string) error {
 type foundPlan struct {
 	*train.ModelPlan
 	title string // of the model, or of the chain's file
-	flags *searchFlags
+	flags *planFlags
 }
 
-// plan finds the fastest plan.
-func (f *searchFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) {
+func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) {
 	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
 	show := newProgress(cmd.ErrOrStderr(), "planning", "")
 	defer show.end()
-	if f.of.modelName == "" {
+	if f.modelName == "" {
 		return f.planChain(cmd, args[0], show)
 	}
-	if err := f.of.check(cmd.Flags()); err != nil {
+	if err := f.check(cmd.Flags()); err != nil {
 		return nil, err
 	}
 	f.numerics.apply()
-	of, samples := &f.of.modelFlags, (*data.Info)(nil)
-	if of.dataName != "" {
-		of.data.OnText = showText(show)
-		sets, err := of.open()
+	var samples *data.Info
+	if f.dataName != "" {
+		f.data.OnText = showText(show)
+		sets, err := f.open()
 		if err != nil {
 			return nil, err
 		}
 		if n := sets.training.Len(); f.batch > n {
 			return nil, badUsage("--batch %d: --data %s has %d samples; want at most as many", f.batch,
-				of.dataName, n)
+				f.dataName, n)
 		}
-		info := sets.training.Info()
-		samples = &info
+		samples = new(sets.training.Info())
 	}
-	m, err := of.measured(samples)
+	m, err := f.measured(samples)
 	if err != nil {
 		return nil, err
 	}
 	cores := runtime.NumCPU()
-	f.threads, f.atWork = f.modelThreads(cores), cmp.Or(f.stages, cores)
-	f.update.Momentum = momentumOf(cmd.Flags(), f.of.optimizer, f.of.momentum)
-	f.on = thisMachine(max(cores, f.stages*max(f.of.threads, 1)))
+	f.threadCounts, f.busyDevices = f.threadsToTry(cores), cmp.Or(f.stages, cores)
+	f.update.Momentum = momentumOf(cmd.Flags(), f.optimizer, f.momentum)
+	f.target = thisMachine(max(cores, f.stages*max(f.measureFlags.threads, 1)))
 	return f.planModel(cmd.Context(), show, m)
 }
 
-func (f *searchFlags) link() plan.Link {
-	return plan.Link{Latency: f.latency, Bandwidth: f.bandwidth}
-}
-
-// onGPUs reports whether the devices are named, and GPUs.
-func (f *searchFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
+func (f *planFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
 
 // thisMachine is a CPU with threads that its devices share.
 func thisMachine(threads int) plan.Machine {
 	return plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: threads}}}
 }
 
-// modelThreads are the numbers of threads of a device that a model is measured for.
-func (f *searchFlags) modelThreads(cores int) (list []int) {
+// threadsToTry returns the numbers of threads of a device to choose from.
+func (f *planFlags) threadsToTry(cores int) (list []int) {
 	switch {
-	case f.of.threads > 0:
-		return []int{f.of.threads}
+	case f.measureFlags.threads > 0:
+		return []int{f.measureFlags.threads}
 	case f.onGPUs():
 		return []int{1}
 	case f.stages > 0:
@@ -260,30 +251,27 @@ func (f *searchFlags) modelThreads(cores int) (list []int) {
 	return list
 }
 
-// wishes are the flags for a search.
-func (f *searchFlags) wishes(show *progress) plan.Options {
+func (f *planFlags) wishes(show *progress) plan.Options {
 	return plan.Options{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
 		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}
 }
 
-// planModel measures a model, and finds the fastest plan for it.
-func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
+// planModel measures a model and finds its fastest plan.
+func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
 	const mostChunks, plansOfADevice = 16, 30
-	f.update.LR = 1 // which takes no memory
-	slots, err := optim.Slots(f.of.optimizer, f.update)
+	f.update.LR = 1 // any valid one
+	slots, err := optim.Slots(f.optimizer, f.update)
 	if err != nil {
-		return nil, badUsage("--optimizer %s: %s", f.of.optimizer, message(err))
+		return nil, badUsage("--optimizer %s: %s", f.optimizer, message(err))
 	}
 	c := train.PlanConfig{
-		Batch: f.batch, Threads: f.threads, Stages: f.stages, Machine: f.on,
-		Wishes: f.wishes(show), Slots: slots, Loss: m.loss(), Repeats: f.of.repeats, AtWork: f.atWork,
-		Pipe:  pipe.Config{Seed: f.of.seed, Autocast: f.of.autocast, DeferredBatchNorm: f.deferredBatchNorm},
+		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target,
+		Wishes: f.wishes(show), Slots: slots, Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
+		Pipe:  pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
 		Clock: clock, Note: show.line,
-		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.of.optimizer, f.update) },
+		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.optimizer, f.update) },
 		Measuring: func(what string) func(int, int) {
-			return func(done, of int) {
-				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, of, what))
-			}
+			return func(done, all int) { show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what)) }
 		},
 	}
 	c.Wishes.Plans = plansOfADevice
@@ -299,46 +287,43 @@ func (f *searchFlags) planModel(ctx context.Context, show *progress, m measuredM
 		return nil, err
 	}
 	if f.onGPUs() && len(f.devices) > 1 {
-		between, err := measureCopies(f.devices)
+		link, err := measureCopies(f.devices)
 		if err != nil {
-			return nil, fmt.Errorf("measuring the links of --devices %s: %w", deviceNames(f.devices), err)
+			return nil, fmt.Errorf("measuring the links of --devices %s: %w", joined(f.devices), err)
 		}
-		c.Links = []plan.Link{between}
+		c.Links = []plan.Link{link}
 	}
 	build := func() (*nn.Sequential, error) {
-		model, err := models.New(f.of.modelName, m.options)
-		if err != nil {
-			return nil, err
+		model, err := models.New(f.modelName, m.options)
+		if err == nil {
+			err = freeze(model, f.trainOnly)
 		}
-		return model, freeze(model, f.trainOnly)
+		return model, err
 	}
 	found, err := train.PlanModel(ctx, build, m.samples, c)
 	if err != nil {
 		return nil, refusedPlan(err)
 	}
 	warnOfTiming(show, found.Timing)
-	return &foundPlan{found, f.of.modelName, f}, nil
+	return &foundPlan{found, f.modelName, f}, nil
 }
 
-// refusedPlan is an error of planning in words of the command line.
+// refusedPlan names flags in an error of planning.
 func refusedPlan(err error) error {
-	var short *plan.MemoryError
-	var refused *arg.ConfigError
-	switch {
-	case errors.As(err, &short):
+	if short := (*plan.MemoryError)(nil); errors.As(err, &short) {
 		return badUsage("no plan keeps the limits: %s; a limit of at least %s will do", short.Shortages(),
 			arg.Size(short.Least()))
-	case !errors.As(err, &refused):
-		return err
 	}
-	flag := map[string]string{"MicroBatches": "chunks", "Devices": "stages", "Schedules": "schedule",
-		"Limit": "memory-limit"}[refused.Field]
-	return badUsage("--%s %v: %s", cmp.Or(flag, strings.ToLower(refused.Field)), refused.Value,
-		strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; "))
+	if refused := (*arg.ConfigError)(nil); errors.As(err, &refused) {
+		flag := map[string]string{"MicroBatches": "chunks", "Devices": "stages", "Schedules": "schedule",
+			"Limit": "memory-limit"}[refused.Field]
+		return badUsage("--%s %v: %s", cmp.Or(flag, strings.ToLower(refused.Field)), refused.Value,
+			strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; "))
+	}
+	return err
 }
 
-// planChain finds the fastest plan of a chain.
-func (f *searchFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
+func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
 	c, err := readChain(cmd, file)
 	if err != nil {
 		return nil, err
@@ -348,7 +333,7 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, show *progress)
 		return nil, badUsage("%s: its times are of no use: %s; %s", file, timing.Warning(), measureAgain)
 	}
 	p := &train.ModelPlan{Wishes: f.wishes(show),
-		Machine: linkedMachine("device ", f.stages, threads, f.link())}
+		Machine: linkedMachine("device ", f.stages, threads, f.Link)}
 	if f.machine != "" {
 		if p.Machine, err = readParsed(cmd, f.machine, plan.ParseMachine); err != nil {
 			return nil, badUsage("--machine %w", err)
@@ -360,11 +345,11 @@ func (f *searchFlags) planChain(cmd *cobra.Command, file string, show *progress)
 	if f.batch == 0 {
 		p.Profile.Measured = []plan.Costs{{Threads: threads, Chain: c}}
 	}
-	from := cmp.Or(c.Rows, f.batch/max(f.chunks, 1), 1)
+	measuredRows := cmp.Or(c.Rows, f.batch/max(f.chunks, 1), 1)
 	for rows := 1; rows <= f.batch; rows++ {
 		if f.batch%rows == 0 {
 			p.Profile.Measured = append(p.Profile.Measured, plan.Costs{Rows: rows, Threads: threads,
-				Chain: plan.Scaled(c, from, rows)})
+				Chain: plan.Scaled(c, measuredRows, rows)})
 		}
 	}
 	warnOfTiming(show, timing)

@@ -11,7 +11,7 @@ import (
 )
 
 // planLine runs penstock plan and decodes its JSON, which has these fields and no others.
-func planLine(t *testing.T, args ...string) (line searchLine) {
+func planLine(t *testing.T, args ...string) (line planJSON) {
 	t.Helper()
 	decode(t, must(t, with([]string{"plan"}, with(args, "--format", "json")...)...).stdout, &line)
 	return line
@@ -42,7 +42,7 @@ func TestPlanOfAChain(t *testing.T) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
 		}
 	}
-	var e searchLine
+	var e planJSON
 	decode(t, must(t, with([]string{"plan", "explain"}, with(two, "--format", "json")...)...).stdout, &e)
 	if e.Step != planLine(t, two...).Step || len(e.Explained.Slow) == 0 || len(e.Explained.Gains) != 1 {
 		t.Errorf("%+v", e)
@@ -140,7 +140,7 @@ func TestSizesThatCannotFitAreNotMeasured(t *testing.T) {
 	if strings.Count(r.stderr, "micro-batches of more rows are not measured: layer ") != 1 {
 		t.Fatalf("stderr:\n%s", r.stderr)
 	}
-	var line searchLine
+	var line planJSON
 	decode(t, r.stdout, &line)
 	if line.Chunks <= 2 || line.Train["batch"] != "32" {
 		t.Errorf("%+v", line)

@@ -44,7 +44,7 @@ var planMLP = []string{"plan", "--model", "mlp", "--batch", "64", "--threads", "
 func TestPlanForNamedDevices(t *testing.T) {
 	within := with(planMLP, "--memory-limit", "3MiB", "--devices")
 	file := filepath.Join(t.TempDir(), "plan.json")
-	planned := func(args ...string) (line searchLine) {
+	planned := func(args ...string) (line planJSON) {
 		setClock(t, steady)
 		decode(t, must(t, args...).stdout, &line)
 		return line
@@ -112,7 +112,7 @@ func TestPlanForUnequalDevices(t *testing.T) {
 	must(t, with(plan, "cpu:0", "--memory-limit", "64MiB")...)
 	each, reads = reads, 0
 	file := filepath.Join(t.TempDir(), "plan.json")
-	var line searchLine
+	var line planJSON
 	decode(t, must(t, with(plan, "cpu:0,cpu:1", "--out", file)...).stdout, &line)
 	if reads != 2*each {
 		t.Errorf("the clock is read %d times for two kinds, and %d for one", reads, each)

@@ -18,12 +18,12 @@ func newTokenize() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tokenize FILE... --tokenizer PATH --out FILE.bin [flags]",
 		Short: "Write the tokens of texts to a file to train on",
-		Long: `Make tokens of texts once, for --data tokens, where --data text makes them again at every
-start. Neither the text nor its tokens need fit memory in training. Each text becomes
-tokens by itself, in the order given.
+		Long: `Make tokens of texts once, for --data tokens; --data text makes them again at every start.
+Tokens need not fit into memory in training. Each text is encoded by itself, in the order
+given.
 
 PATH is a tokenizer.json of byte-level byte-pair encoding, or a directory with one or with
-a vocab.json and a merges.txt. For another tokenizer write the file yourself:
+a vocab.json and a merges.txt. With another tokenizer write the file yourself:
 
   numpy.array(ids, dtype="<u2").tofile("tokens.bin")   # or <u4, with type=uint32`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
@@ -42,7 +42,6 @@ a vocab.json and a merges.txt. For another tokenizer write the file yourself:
 	return cmd
 }
 
-// tokenize writes the tokens of texts to a file, or nothing.
 func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	t, err := tokenizer.Open(from)
 	if err != nil {

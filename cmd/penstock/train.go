@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/metrics"
 	"penstock.example/internal/system"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -28,25 +29,20 @@ func newTrain(args []string) *cobra.Command {
 
 The trained weights do not depend on --stages, --balance, --devices, --schedule,
 --virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
-Without --threads a run measures whether more threads are faster, prints the
-number and keeps it when it is resumed.
+Without --threads a run measures thread counts, prints the fastest, and keeps it
+when it is resumed.
 
-Ctrl-C or SIGTERM lets the running step finish, saves if there is --out, says how
-to go on, and exits with 1. A second one ends the process at once. A run that an
-error ends saves as well. After a loss that is not a number, or where one of
-several processes or replicas fails, go on from the last checkpoint
-(--save-every).
+Ctrl-C or SIGTERM ends the run after the running step, with exit code 1. A second
+one ends the process at once. With --out a run saves at its end, also if it fails.
+Only if its loss is not a number, or one of several processes or replicas fails,
+go on from the last checkpoint (--save-every).
 
---init starts from the weights of a file. --init-rename replaces parts of its
-names, --init-skip leaves tensors out, such as the head for other classes.
+Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
+starts them, or with --processes, --rank and --rendezvous. All need the same
+command line, data and program.
 
-Several processes share a run if penstock launch, torchrun, srun or mpirun has
-started them, or with --processes, --rank and --rendezvous. Each has some of the
-stages. All must have the same command line, data and program.
-
-With --plan auto a run measures the model and plans itself, with a device for
-each process at least. Resumed with the same processes, cores, limit and flags it
-keeps its plan; otherwise it plans again and says so.`,
+With --plan auto a run measures the model and plans itself. Resumed with the same
+processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
   penstock train --plan plan.json`,
@@ -73,7 +69,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 	}
 	o.args, o.effective = args, effectiveConfig(cmd)
 	o.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	o.decide = func(line searchLine) (runOptions, error) {
+	o.decide = func(line planJSON) (runOptions, error) {
 		if err := f.take(cmd.Flags(), line); err != nil {
 			return runOptions{}, err
 		}
@@ -89,25 +85,16 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 // afterStep is a hook of tests. Nil is none.
 var afterStep train.Hook
 
-// announce says as soon as a signal ends ctx that the run will end in order, until stop is called.
-// Only a file is told: other writers need not allow calls from several goroutines.
-func announce(ctx context.Context, stderr io.Writer) (stop func() bool) {
-	to, ok := stderr.(*os.File)
-	if !ok {
-		return func() bool { return true }
-	}
-	return context.AfterFunc(ctx, func() {
-		fmt.Fprint(to, "\nfinishing the step; Ctrl-C again ends at once\n")
-	})
-}
-
-// runTraining trains, as a member of the group.
 func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if o.member.Rank > 0 { // rank 0 speaks for all
 		stdout, stderr = io.Discard, io.Discard
 	}
-	defer announce(ctx, stderr)()
+	if file, ok := stderr.(*os.File); ok { // other writers need not allow calls from several goroutines
+		defer context.AfterFunc(ctx, func() {
+			fmt.Fprint(file, "\nfinishing the step; Ctrl-C again ends at once\n")
+		})()
+	}
 	for _, k := range kernelsInUse() {
 		if slow := k.Slow(); slow != "" {
 			fmt.Fprintln(stderr, slow)
@@ -148,23 +135,22 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 		return j.interruption(result.Step, saved)
 	}
 	err = j.finish(ctx, result.Step, saved)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
 		return j.interruption(result.Step, saved)
 	}
-	if err != nil {
-		return j.saveAfterFailure(err)
-	}
-	return nil
+	return j.saveAfterFailure(err)
 }
 
-// takeSteps trains.
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
 	j.loop.OnStep = append([]train.Hook{j.measures.step, j.show.step, peaks}, j.loop.OnStep...)
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
-	if j.within == nil || j.member.Rank == 0 {
+	if j.localGroup == nil || j.member.Rank == 0 {
 		defer debug.SetGCPercent(limitGarbage())
 	}
 	defer j.show.endSteps()
@@ -180,7 +166,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.measures.test(step, tested); err != nil {
+	if err := j.measures.test(metrics.Test{Step: step, Epoch: j.measures.epoch}, tested); err != nil {
 		return err
 	}
 	sum, err := train.ParamsSHA256(j.group, j.model)
@@ -193,7 +179,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 		PeakResidentBytes: peak, checkpoint: saved, trace: j.traceFile})
 }
 
-// failedError is an error that ended a run which could take steps, and how to go on.
+// failedError is the error of a run that was open, with advice how to go on.
 type failedError struct {
 	error
 	advice string
@@ -214,7 +200,7 @@ func (j *job) interruption(step int64, saved string) error {
 
 const goOn = "; to go on, start it again with --resume"
 
-// failed is an error with advice, which rank 0 gives for all.
+// failed adds advice to an error, which rank 0 gives for all processes.
 func (j *job) failed(err error, advice ...string) error {
 	if j.member.Rank > 0 {
 		advice = nil
@@ -222,9 +208,9 @@ func (j *job) failed(err error, advice ...string) error {
 	return &failedError{err, strings.Join(advice, "")}
 }
 
-// saveAfterFailure saves where a failed run stands. A step that failed left it as before the step. A run that
-// diverged, or that a step left half done, is not saved: the last checkpoint is then the one to go
-// on from. The same holds if saving itself failed.
+// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
+// as they were before it. A run that diverged, whose step is half done, or that could not be saved
+// goes on from its last checkpoint.
 func (j *job) saveAfterFailure(failure error) error {
 	advice := goOn
 	if errors.Is(failure, torch.ErrOutOfMemory) {
@@ -232,7 +218,7 @@ func (j *job) saveAfterFailure(failure error) error {
 	}
 	diverged := errors.Is(failure, train.ErrDiverged)
 	if diverged {
-		advice = "" // it would again
+		advice = "" // it would diverge again
 	}
 	var step *train.StepError
 	inStep := errors.As(failure, &step)
@@ -240,9 +226,8 @@ func (j *job) saveAfterFailure(failure error) error {
 	if j.out == "" {
 		return j.failed(failure)
 	}
-	lost := diverged || inStep && step.Half() ||
-		// what fails outside of a step fails in one process
-		j.group != nil && (j.group.Err() != nil || !inStep)
+	// Outside of a step only this process fails, and the others do not save.
+	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
 	if !lost && !j.unsaved && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
@@ -259,11 +244,11 @@ func (j *job) saveAfterFailure(failure error) error {
 		advice)
 }
 
-// limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns the
-// percentage of before. By Go's default used batches may need as much memory as the data set, which is on
-// the heap. It has no pointers, so that frequent collections cost little.
+// limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns
+// GOGC as it was. By default used batches may take as much memory as the data set, which is on the
+// heap; it has no pointers, so that frequent collections are cheap.
 func limitGarbage() (before int) {
-	system.TrimProcess() // what reading data and planning have left
+	system.TrimProcess() // after reading data and planning
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return debug.SetGCPercent(int(min(max(100*16<<20/max(m.HeapAlloc, 1), 5), 100)))

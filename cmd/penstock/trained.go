@@ -18,7 +18,7 @@ import (
 	"penstock.example/train"
 )
 
-// trainedFlags say which checkpoint of a run is meant, and how its model is run.
+// trainedFlags choose a checkpoint of a run, and how its model runs.
 type trainedFlags struct {
 	best   bool
 	stages int
@@ -33,7 +33,7 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
 		"cpu:0,cpu:1,...)", torch.ParseDevice)
-	count(s, &f.batch, "batch", 0, "`N` samples that are run at once (default: as in training)")
+	count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
 	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
 	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
 }
@@ -51,8 +51,8 @@ type trained struct {
 	batch      int
 }
 
-// open makes a trained model, with the settings of its training where flags are left out. prepare is
-// called before anything is on a device, as mistakes in data are cheap to find. The caller closes the model.
+// open makes a trained model. Flags that are left out have the values of its training. prepare opens
+// data before the model is placed, since wrong data are the likelier mistake. The caller closes the model.
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
 	err error) {
 	t = &trained{}
@@ -89,7 +89,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
 }
 
-// evenly cuts layers into stages by the bytes of their parameters.
+// evenly cuts layers into stages with about the same bytes of parameters.
 func evenly(layers []nn.NamedLayer, stages int) ([]int, error) {
 	var costs []float64
 	for _, l := range layers {
@@ -98,7 +98,6 @@ func evenly(layers []nn.NamedLayer, stages int) ([]int, error) {
 	return plan.Partition(costs, stages)
 }
 
-// close frees the model.
 func (t *trained) close() (err error) {
 	if t.pipe != nil {
 		devices := t.pipe.Devices()
@@ -111,13 +110,12 @@ func (t *trained) close() (err error) {
 	return err
 }
 
-// modelOfRecipe makes the model that a checkpoint is of.
+// modelOfRecipe makes the model of a checkpoint, without its weights.
 func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 	var o models.Options
 	if !slices.Contains(models.Names(), r.Model.Name) {
-		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; want "+
-			"the Go program "+
-			"that has the model, or its weights by penstock export", path, r.Model.Name)
+		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use the "+
+			"Go program that has it, or penstock export", path, r.Model.Name)
 	}
 	settings, _ := r.Model.Settings.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {

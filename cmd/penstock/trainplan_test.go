@@ -176,7 +176,7 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
 	}
 	r := begin(t, nil, launched(3, args...)...)
-	if want := "3 processes share 2 devices, and one device is in one process"; r.end(t) != exitUsage ||
+	if want := "3 processes share 2 devices; each needs one"; r.end(t) != exitUsage ||
 		!strings.Contains(r.stderr.String(), want) {
 		t.Errorf("want %q in %s", want, r.stderr)
 	}
@@ -236,7 +236,7 @@ func TestPlansOfFrozenLayers(t *testing.T) {
 	model := []string{"--model", "resnet20", "--set", "width=4", "--data", "synthetic", "--data-set",
 		"size=16,channels=3,train=32,test=8", "--batch", "8", "--devices", "2", "--chunks", "4",
 		"--schedule", "1f1b", "--repeats", "1", "--memory-limit", "1MiB"}
-	plan := func(more ...string) searchLine { return planLine(t, with(model, more...)...) }
+	plan := func(more ...string) planJSON { return planLine(t, with(model, more...)...) }
 	all, some := plan(), plan("--train-only", "head")
 	if len(some.Balance) != 2 || some.Train["train-only"] != "head" ||
 		slices.Max(some.Peak) > slices.Max(all.Peak)*2/3 {

@@ -15,16 +15,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
-	"penstock.example/models"
 	"penstock.example/torch"
 )
 
-// value is a flag with a reader. read stores the value of a text, or refuses the text.
+// value is a flag whose text read stores or refuses.
 type value struct {
 	text  string
 	read  func(text string) error
-	show  func() string // what was read, in one form; nil is its text
-	words []string      // the only ones; nil is any text
+	show  func() string // the value that was read; nil is the text as it was typed
+	words []string      // the valid texts; nil is any
 	path  bool          // it names a file or a directory
 }
 
@@ -39,9 +38,9 @@ func (v *value) Set(text string) error {
 }
 
 // whole is a flag of a whole number from least to most.
-func whole[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise, least, most T, usage string) {
-	*to = otherwise
-	s.Var(&value{text: fmt.Sprint(otherwise), read: func(text string) error {
+func whole[T int | int64](s *pflag.FlagSet, to *T, name string, byDefault, least, most T, usage string) {
+	*to = byDefault
+	s.Var(&value{text: fmt.Sprint(byDefault), read: func(text string) error {
 		n, err := strconv.ParseInt(text, 10, 64)
 		switch {
 		case errors.Is(err, strconv.ErrSyntax):
@@ -56,20 +55,19 @@ func whole[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise, least
 	}}, name, usage)
 }
 
-// count is a flag of a whole number above 0. Left out it is otherwise, which may be 0.
-func count[T int | int64](s *pflag.FlagSet, to *T, name string, otherwise T, usage string) {
-	whole(s, to, name, otherwise, 1, math.MaxInt32, usage)
+// count is a flag of a whole number above 0. Its default may be 0.
+func count[T int | int64](s *pflag.FlagSet, to *T, name string, byDefault T, usage string) {
+	whole(s, to, name, byDefault, 1, math.MaxInt32, usage)
 }
 
-// amount is a flag of a number from 0 to below an end, which may be infinite.
+// amount is a flag of a number from 0 to below end, which may be infinite.
 func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage string) {
 	s.Var(&value{text: "0", show: func() string { return fmt.Sprint(*to) }, read: func(text string) error {
 		x, err := strconv.ParseFloat(text, 64)
-		switch {
-		case err == nil && x >= 0 && x < end:
+		if err == nil && x >= 0 && x < end {
 			*to = x
 			return nil
-		case math.IsInf(end, 0):
+		} else if math.IsInf(end, 0) {
 			return errors.New("want a finite number that is not negative")
 		}
 		return fmt.Errorf("want a number from 0 to below %v", end)
@@ -86,14 +84,13 @@ func duration(s *pflag.FlagSet, to *time.Duration, name, usage string) {
 	}}, name, usage)
 }
 
-// address is a flag of a host and a port. With a usual host, the flag may leave the host out, and the
-// port may be 0.
-func address(s *pflag.FlagSet, to *string, name, usualHost, usage string) {
+// address is a flag of a host and a port. With a default host, the port may be 0.
+func address(s *pflag.FlagSet, to *string, name, defaultHost, usage string) {
 	s.Var(&value{read: func(text string) error {
 		host, port, err := net.SplitHostPort(text)
-		host = cmp.Or(host, usualHost)
+		host = cmp.Or(host, defaultHost)
 		n, bad := net.LookupPort("tcp", port)
-		if err != nil || bad != nil || port == "" || !arg.IsHost(host) || n == 0 && usualHost == "" {
+		if err != nil || bad != nil || port == "" || !arg.IsHost(host) || n == 0 && defaultHost == "" {
 			return errors.New("want HOST:PORT, such as 10.0.0.1:29500")
 		}
 		*to = net.JoinHostPort(host, port)
@@ -102,9 +99,9 @@ func address(s *pflag.FlagSet, to *string, name, usualHost, usage string) {
 }
 
 // word is a flag of one of some words.
-func word(s *pflag.FlagSet, to *string, name, otherwise, usage string, words ...string) {
-	*to = otherwise
-	s.Var(&value{text: otherwise, words: words, read: func(text string) error {
+func word(s *pflag.FlagSet, to *string, name, byDefault, usage string, words ...string) {
+	*to = byDefault
+	s.Var(&value{text: byDefault, words: words, read: func(text string) error {
 		if !slices.Contains(words, text) {
 			return errors.New(arg.OneOf(text, words))
 		}
@@ -123,7 +120,7 @@ func size(s *pflag.FlagSet, to *int64, name, usage string) {
 	}}, name, usage)
 }
 
-// path is a flag of a file's name.
+// path is a flag of a file or a directory.
 func path(s *pflag.FlagSet, to *string, name, usage string) {
 	s.Var(&value{path: true, read: func(text string) error {
 		if *to = text; text == "" {
@@ -133,12 +130,14 @@ func path(s *pflag.FlagSet, to *string, name, usage string) {
 	}}, name, usage)
 }
 
+// joined joins elements with commas, as list reads them.
+func joined[T any](list []T) string {
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", ",")
+}
+
 // list is a flag of elements with commas between.
 func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word string) (T, error)) {
-	show := func() string {
-		return strings.ReplaceAll(strings.Trim(fmt.Sprint(*to), "[]"), " ", ",")
-	}
-	s.Var(&value{show: show, read: func(text string) error {
+	s.Var(&value{show: func() string { return joined(*to) }, read: func(text string) error {
 		*to = nil
 		words := strings.Split(text, ",")
 		for i, word := range words {
@@ -155,15 +154,14 @@ func list[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 	}}, name, usage)
 }
 
-// texts is a flag that may be given several times.
+// texts is a flag that may be repeated.
 func texts(s *pflag.FlagSet, to *[]string, name, usage string) {
 	s.StringArrayVar(to, name, nil, usage)
 }
 
-// repeatedType is the type of flags that may be given several times.
+// repeatedType is the pflag type of texts.
 const repeatedType = "stringArray"
 
-// integer reads a whole number.
 func integer(word string) (int, error) {
 	n, err := strconv.Atoi(word)
 	if err != nil {
@@ -172,29 +170,29 @@ func integer(word string) (int, error) {
 	return n, nil
 }
 
-// gpuFlags say how GPUs compute. Verbs that train on them and verbs that measure for that have the same.
+// gpuFlags say how GPUs compute, in training and in measuring for it.
 type gpuFlags struct{ deterministic, tf32 bool }
 
 func (f *gpuFlags) register(s *pflag.FlagSet) {
 	s.BoolVar(&f.deterministic, "deterministic", true,
-		"have GPUs compute the same bits each time, which costs speed; CPUs always do")
+		"have GPUs compute the same bits each time, but slower; CPUs always do")
 	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32: faster, with 10 "+
 		"bits of mantissa")
 }
 
-// apply comes before anything is computed.
+// apply must come before anything is computed.
 func (f gpuFlags) apply() {
 	torch.SetDeterministic(f.deterministic)
 	torch.SetTF32(f.tf32)
 }
 
-// autocastFlag is --autocast, which alone is bfloat16.
+// autocastFlag is --autocast, which without a value is bfloat16.
 func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
 		torch.AutocastFloat16.String()}
 	s.Var(&value{text: words[0], words: words, read: func(text string) (err error) {
-		bare := map[string]string{"true": words[1], "false": words[0]}[text] // of files of flags
-		if *to, err = torch.ParseAutocast(cmp.Or(bare, text)); err != nil {
+		inFile := map[string]string{"true": words[1], "false": words[0]}[text] // autocast = true
+		if *to, err = torch.ParseAutocast(cmp.Or(inFile, text)); err != nil {
 			return errors.New(arg.OneOf(text, words))
 		}
 		return nil
@@ -202,20 +200,16 @@ func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 	s.Lookup("autocast").NoOptDefVal = words[1]
 }
 
-// flagError is the usage error of a flag that could not be read.
 func flagError(cmd *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
-	if errors.As(err, &value) {
+	if value := (*pflag.InvalidValueError)(nil); errors.As(err, &value) {
 		cause := errors.Unwrap(value)
-		var number *strconv.NumError
-		if errors.As(cause, &number) { // of package pflag's own types
+		if errors.As(cause, new(*strconv.NumError)) { // pflag's own types of numbers
 			cause = errors.New("want a " + value.GetFlag().Value.Type())
 		}
 		return badUsage("--%s %s: %s; see %s --help", value.GetFlag().Name, quoted(value.GetValue()),
 			message(cause), cmd.CommandPath())
 	}
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 		var flags []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
 		if near := arg.Nearest(unknown.GetSpecifiedName(), flags); near != "" {
@@ -225,7 +219,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return badUsage("%w; see %s --help", err, cmd.CommandPath())
 }
 
-// quoted is a flag's value as it was typed, in quotes if it is a word.
+// quoted quotes the value of a flag unless it is a number or a list.
 func quoted(text string) string {
 	if _, err := strconv.ParseFloat(text, 64); err != nil && !strings.ContainsAny(text, ",:") {
 		return strconv.Quote(text)
@@ -233,8 +227,7 @@ func quoted(text string) string {
 	return text
 }
 
-// completeValues lets shells complete flags that are one of some words, and names of models. Of files shells
-// complete the names.
+// completeValues lets shells complete the words of flags. Shells complete paths themselves.
 func completeValues(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if v, ok := f.Value.(*value); ok && !v.path { // the only error is a second registration
@@ -242,9 +235,6 @@ func completeValues(cmd *cobra.Command) {
 				cobra.FixedCompletions(v.words, cobra.ShellCompDirectiveNoFileComp))
 		}
 	})
-	if cmd.Name() == "models" {
-		cmd.ValidArgsFunction = cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp)
-	}
 	for _, child := range cmd.Commands() {
 		completeValues(child)
 	}

@@ -12,15 +12,14 @@ import (
 	"penstock.example/remat"
 )
 
-// result is what a verb has found.
 type result struct {
-	line any               // of --format json; []byte is JSON already
-	text func(w io.Writer) // of --format text, with tabs between columns
-	file []byte            // of --out
+	line any               // for --format json; []byte is JSON already
+	text func(w io.Writer) // for --format text, with tabs between columns
+	file []byte            // for --out
 }
 
-// resultVerb adds to a command the function that finds its result, --format, and --out unless its usage is
-// empty. A result whose --out is a stream is not printed as well.
+// resultVerb adds --format, and --out unless outUsage is empty, and runs find. If --out is standard
+// output the result is not printed as well.
 func resultVerb(cmd *cobra.Command, outUsage string,
 	find func(cmd *cobra.Command, args []string) (result, error)) *cobra.Command {
 	var format, out string
@@ -30,17 +29,15 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	}
 	formatFlag(cmd.Flags(), &format)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if out != "" {
-			if err := checkOut(cmd, out, args...); err != nil {
-				return err
-			}
+		if err := checkOut(cmd, out, args...); err != nil {
+			return err
 		}
 		r, err := find(cmd, args)
 		if err != nil {
 			return err
 		}
 		if out != "" {
-			if err := writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
+			if err = writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
 				return err
 			}
 		}
@@ -53,7 +50,7 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	return cmd
 }
 
-// filesNamed refuses anything but one argument for each of these names, and more for a last name with dots.
+// filesNamed wants one argument for each name, and one or more if the last name ends in dots.
 func filesNamed(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch n := len(names); {
@@ -68,7 +65,7 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// readChain reads a chain from a file, or standard input for "-", after a check of needed flags.
+// readChain checks that the needed flags are there and reads a chain.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
 	if err := need(cmd, needed...); err != nil {
 		return remat.Chain{}, err
@@ -88,15 +85,15 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 	return value, err
 }
 
-// checkOut refuses an --out that cannot be written or is an input, before anything is computed for it.
+// checkOut refuses an --out that cannot be written or is an input.
 func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
-	if standardOutput(cmd, out) != nil {
+	if out == "" || standardOutput(cmd, out) != nil {
 		return nil
 	}
 	return probe("out", out, inputs...)
 }
 
-// chainTitle is the model of a chain and its batch, or its file.
+// chainTitle names a chain by its model and batch, or by its file.
 func chainTitle(c remat.Chain, path string) string {
 	switch {
 	case c.Model == "":

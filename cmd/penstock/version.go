@@ -38,10 +38,9 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// kernelsInUse is torch's. Tests replace it.
+// Tests replace kernelsInUse.
 var kernelsInUse = system.KernelsInUse
 
-// describeCUDA describes the CUDA of this build, and says if it has no GPU.
 func describeCUDA() string {
 	cuda, nccl := system.CUDABuild()
 	if cuda == "" {
@@ -54,7 +53,6 @@ func describeCUDA() string {
 	return text
 }
 
-// describeKernels names kernels and who chose them, and says when others would be better.
 func describeKernels(k system.Kernels) string {
 	text := k.Version
 	if k.Name != "" {
@@ -69,8 +67,6 @@ func describeKernels(k system.Kernels) string {
 // commit is the commit of sources without a repository; the build sets it with -ldflags.
 var commit string
 
-// ownVersion is the version of this program: of its module, which go build makes of its commit, or the
-// commit.
 func ownVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

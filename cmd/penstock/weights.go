@@ -11,7 +11,7 @@ import (
 	"penstock.example/torch"
 )
 
-// freeze lets a model train only the layers of --train-only, or all if it is not given.
+// freeze freezes all layers but those of --train-only, if it is given.
 func freeze(model *nn.Sequential, trainOnly []string) error {
 	if trainOnly == nil {
 		return nil
@@ -22,27 +22,22 @@ func freeze(model *nn.Sequential, trainOnly []string) error {
 	return nil
 }
 
-// matchInit compares the file of --init with the model, before anything is measured, and says what
-// will be loaded.
+// matchInit compares the file of --init with the model and prints what will be loaded.
 func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	if j.weights.init == "" || j.from != nil {
 		return nil
 	}
 	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
-	var mismatch *nn.WeightsError
-	switch {
-	case errors.As(err, &mismatch):
-		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, "+
-			"load in "+
+	if errors.As(err, new(*nn.WeightsError)) {
+		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in "+
 			"part with --init-partial", strings.TrimPrefix(err.Error(), "nn: "))
-	case err != nil:
+	} else if err != nil {
 		return wrongInput(fmt.Errorf("--init: %w", err))
 	}
 	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
 	return nil
 }
 
-// loadInit gives the parameters on this process's devices the values of --init.
 func (j *job) loadInit() error {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
