@@ -15,13 +15,13 @@ import (
 // slice, in row-major order. Its content depends on the task of set.Info:
 //
 //	classification  the probability of each class: [classes]
-//	next token      the probability of each next token: [classes]. data.Inputs may be shorter than the
-//	                model's input; then the token after the last given one (Length) is predicted
+//	next token      the probability of each token to come next: [classes]. It follows the last token, for
+//	                shorter data.Inputs the last given one (Length)
 //	segmentation    the probability of each class at each pixel: [classes, height, width]
 //	regression      the numbers
 //
-// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict ends with the first
-// error of each, of a batch or of ctx. It is collective. The process of the last stage calls each.
+// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict returns the first error
+// of a call, a batch or ctx. Predict is collective. The process of the last stage makes the calls.
 func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
 	each func(sample int, output []float32) error) error {
 	info := set.Info()

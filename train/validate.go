@@ -38,7 +38,7 @@ type Best struct {
 	Step  int64   `json:"step"`
 	Epoch int     `json:"epoch"` // counted from 0
 	Loss  float64 `json:"loss"`
-	Since int     `json:"since"`          // whole epochs validated since
+	Since int     `json:"since"`          // whole epochs since, none of them better
 	Last  int64   `json:"last,omitempty"` // step of the last validation; 0 in older checkpoints
 }
 
