@@ -47,8 +47,8 @@ func (w planWorld) devices() int {
 
 // madePlan is a plan as checkpoints keep it.
 type madePlan struct {
-	World planWorld  `json:"world"`
-	Plan  planJSON `json:"plan"`
+	World planWorld `json:"world"`
+	Plan  planJSON  `json:"plan"`
 }
 
 // auto as the value of --plan has the run make its plan.

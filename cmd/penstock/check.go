@@ -48,7 +48,7 @@ type startup struct {
 	membersHere int          // of them in this process
 	localGroup  *group.Group // the group, if all of it is in this process
 	read        func() (datasets, error)
-	common      map[string]string                    // what its members must have in common
+	common      map[string]string                  // what its members must have in common
 	decide      func(planJSON) (runOptions, error) // gives the options by the plan of --plan auto
 }
 
