@@ -49,8 +49,8 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-// reporter shows the progress of a run on stderr, as a bar on a terminal and as lines elsewhere,
-// and the outcome on stdout. With --format json steps, validations and the outcome are lines on stdout.
+// reporter shows the progress of a run on stderr, as a bar on a terminal and as lines elsewhere, and
+// the outcome on stdout. With --format json stdout has a line for each step and each validation, too.
 type reporter struct {
 	stdout, stderr io.Writer
 	lines          *json.Encoder // nil is text
@@ -212,7 +212,8 @@ func (r *reporter) done(o doneLine) error {
 				slices.Max(o.SafeLimitBytes))
 		}
 		if o.PeakResidentBytes > 0 {
-			row(w, "process", formatBytes(o.ResidentBytes)+" resident, at most "+formatBytes(o.PeakResidentBytes))
+			fmt.Fprintf(w, "process\t%s resident, at most %s\n", formatBytes(o.ResidentBytes),
+				formatBytes(o.PeakResidentBytes))
 		}
 		row(w, "params sha256", o.ParamsSHA256)
 		if o.checkpoint != "" {

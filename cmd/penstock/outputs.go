@@ -90,8 +90,8 @@ func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
 		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
 }
 
-// testing is the hook of --test-every. A signal interrupts the test, but not in a group, whose
-// processes all end after the same step.
+// testing is the hook of --test-every. A signal interrupts the test, but not in a group: its processes
+// all end after the same step.
 func (j *job) testing(ctx context.Context) train.Hook {
 	if j.group != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -120,17 +120,16 @@ func (j *job) validation() *train.Validation {
 	if set == nil {
 		return nil
 	}
-	v := &train.Validation{Set: set, Batch: j.batch, Patience: j.patience}
-	v.OnBatch = func(done, all int) { j.show.evaluating("validating", done, all) }
-	v.OnResult = func(r train.ValidationInfo) error {
-		j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
-		if err := j.show.validated(r); err != nil {
-			return err
-		}
-		return j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
-			Validation: true}, r.Evaluation)
-	}
-	return v
+	return &train.Validation{Set: set, Batch: j.batch, Patience: j.patience,
+		OnBatch: func(done, all int) { j.show.evaluating("validating", done, all) },
+		OnResult: func(r train.ValidationInfo) error {
+			j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
+			if err := j.show.validated(r); err != nil {
+				return err
+			}
+			return j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
+				Validation: true}, r.Evaluation)
+		}}
 }
 
 // dashboard serves the page of the run while it goes on. Its zero value serves nothing.
@@ -223,8 +222,8 @@ func (j *job) updatePage() error {
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd writes to the page how the run ended. A resumed run that recorded no step goes on with the
-// page in --out. After a failed run an error of writing is ignored.
+// recordEnd writes to the page how the run ended. If a resumed run recorded no step, it takes the page
+// in --out. After a failed run an error of writing is ignored.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
 		return nil
@@ -299,8 +298,8 @@ func originFacts(name string) []report.Fact {
 	}
 }
 
-// describeLayers lists the layers of a model with measured costs, if there are any: of each layer
-// after a cut by time, of each unit, at its first layer, after planning.
+// describeLayers lists the layers of a model. They have the measured costs after a cut by time. After
+// planning the first layer of each unit has the unit's costs.
 func describeLayers(model *nn.Sequential, p *pipe.Pipe) (out []report.Layer) {
 	known := map[string]nn.LayerSummary{}
 	for _, s := range nn.Summary(model) {

@@ -27,8 +27,8 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	return f.take(cmd.Flags(), line)
 }
 
-// take sets flags from a plan. A flag that is given must have the plan's value, except flags of data and
-// flags that --plan auto keeps.
+// take sets flags from a plan. A flag that is given must have the plan's value, except flags of data
+// and flags that --plan auto keeps.
 func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 	refuse := func(name, value string, why error) error {
 		return badUsage("--plan %s: %s is %s: %w", f.planned, name, value, why)

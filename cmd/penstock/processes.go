@@ -19,10 +19,10 @@ import (
 	"penstock.example/train"
 )
 
-// Several replicas of the pipeline may run in one process. Each is then a member of the group, with its
-// own model, pipe, loop and devices. They share the data set.
+// Several replicas of the pipeline may run in one process. Each is then a member of the group, with
+// its own model, pipe, loop and devices. They share the data set.
 //
-//	penstock train --replicas 2 --stages 2      process 0   member 0: cpu:0 cpu:1   member 1: cpu:2 cpu:3
+//	penstock train --replicas 2 --stages 2     process 0  member 0: cpu:0 cpu:1  member 1: cpu:2 cpu:3
 
 // config returns the place of this process in its group, by flags or else by the environment.
 func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.Config, error) {
@@ -41,14 +41,15 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.
 		return getenv(name)
 	})
 	if err != nil {
-		err = badUsage("environment variable %s; --processes, --rank and --rendezvous override it", message(err))
+		err = badUsage("environment variable %s; --processes, --rank and --rendezvous override it",
+			message(err))
 	}
 	cfg.Timeout, cfg.Silence = f.joinTimeout, f.silence
 	return cfg, err
 }
 
-// checkGroup finds which members of the group are in this process. Without --stages and --balance each
-// process of a replica has a stage.
+// checkGroup finds which members of the group are in this process. Without --stages and --balance
+// each process of a replica has one stage.
 func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 	if o.member, err = o.groupFlags.config(s, o.getenv); err != nil {
 		return err
@@ -114,8 +115,8 @@ func (o runOptions) members() (all []runOptions) {
 	return all
 }
 
-// runMembers runs the members of the group in this process. It returns an error of a member that failed
-// by itself, rather than of one that heard of the failure.
+// runMembers runs the members of the group in this process. If one fails, the others return peer
+// failures; runMembers returns the cause.
 func runMembers(members []runOptions, run func(runOptions) error) (first error) {
 	errs := make([]error, len(members))
 	var all sync.WaitGroup
@@ -145,8 +146,8 @@ func isPeerFailure(err error) bool {
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
 	"config"}
 
-// facts returns the flags that must be equal in all processes of a run. Of a path only its presence is
-// compared, of a schedule's file the program.
+// facts returns the flags that must be equal in all processes of a run. A path counts only as given or
+// not, a file with a schedule by its program.
 func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	s.VisitAll(func(f *pflag.Flag) {

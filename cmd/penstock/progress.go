@@ -16,8 +16,8 @@ const (
 	lineEvery = 2 * time.Second
 )
 
-// progress shows a long task: on a terminal in one line, elsewhere in a line every two seconds. Lines
-// that are written to it stay. Several goroutines may call it.
+// progress shows a long task: on a terminal in one line, elsewhere in a line every two seconds. Write
+// prints lines that stay. Several goroutines may call its methods.
 type progress struct {
 	w           io.Writer
 	doing, unit string // "evaluating", "samples"
@@ -79,7 +79,6 @@ func (p *progress) tell(now time.Time) {
 	}
 }
 
-// Write writes lines that stay.
 func (p *progress) Write(lines []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +125,7 @@ func showText(w io.Writer) func(done, all int) {
 // usualWidth is the width of a terminal of unknown size, and of output elsewhere.
 const usualWidth = 80
 
-// terminalWidth returns how many characters a line of w has, and whether w is a terminal. /dev/null and
+// terminalWidth returns the characters of a line of w, and whether w is a terminal, which /dev/null and
 // other character devices are not.
 func terminalWidth(w io.Writer) (columns int, ok bool) {
 	if o, ok := w.(*output); ok {

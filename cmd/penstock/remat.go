@@ -82,7 +82,7 @@ If no plan stays under the limit the exit code is 1, and the least limit is prin
 
 const limitUsage = "most memory, as a `SIZE` such as 700MiB"
 
-// solveFile reads a chain and finds its plan and the least limit. It fails if there is no plan.
+// solveFile reads a chain and finds its plan and the least limit. It fails if no plan keeps the limit.
 func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan,
 	least leastLimit, err error) {
 	if c, err = readChain(cmd, file, "limit"); err == nil {
@@ -283,8 +283,8 @@ of penstock remat compare.`,
 	})
 }
 
-// drawCurve draws the time of plans over memory as an SVG, as steps: a plan is the best from its peak to
-// the peak of the next.
+// drawCurve draws the time of plans over memory as an SVG of steps: a plan is the best from its peak
+// to the next plan's peak.
 func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
 	const highest = 120 // per cent
 	at := func(peak int64, time float64) plotter.XY {

@@ -69,14 +69,14 @@ func (j *job) save() (path string, err error) {
 	if j.out == "" {
 		return "", nil
 	}
-	// Metrics come first, so that each saved step has its line on disk. An error does not prevent saving.
+	// Metrics come first, so that each saved step has its line on disk.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	j.unsaved = err != nil
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellStart prints the checkpoint from which the run goes on, and what has changed since.
+// tellStart prints the checkpoint and the changes of flags and kernels since.
 func (j *job) tellStart(stderr io.Writer) error {
 	text, was := "going on from "+j.from.Path, j.from.Recipe
 	for _, n := range []struct {

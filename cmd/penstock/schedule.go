@@ -322,7 +322,7 @@ func (l *comparedSchedule) byTimes(s scheduleShape, named schedule.Schedule, lin
 	return err
 }
 
-// byChain fills the line by the costs of a chain, which is cut evenly by time.
+// byChain cuts a chain evenly by time and fills the line by its costs.
 func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, named schedule.Schedule,
 	links schedule.Links, chain remat.Chain) error {
 	var times []float64

@@ -175,7 +175,7 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	case model && f.batch == 0:
 		return badUsage("--model: want --batch N with it")
 	case machine && (f.Link != plan.Link{} || f.devices != nil):
-		return badUsage("--machine has devices and links; want no --latency, --bandwidth or names of --devices")
+		return badUsage("--machine has devices and links; want no --latency, --bandwidth or named --devices")
 	case !model && f.chunks == 0 && f.batch == 0:
 		return badUsage("want --chunks M, or --batch N to have M chosen")
 	case !model && !machine && f.stages == 0:
@@ -271,7 +271,9 @@ func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredMod
 		Clock: clock, Note: show.line,
 		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.optimizer, f.update) },
 		Measuring: func(what string) func(int, int) {
-			return func(done, all int) { show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what)) }
+			return func(done, all int) {
+				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
+			}
 		},
 	}
 	c.Wishes.Plans = plansOfADevice

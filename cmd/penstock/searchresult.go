@@ -26,7 +26,7 @@ type planJSON struct {
 	Replicas   int      `json:"replicas"`
 	Threads    int      `json:"threads"` // of each device
 	Devices    []string `json:"devices"`
-	// Train has the flags of penstock train by name, for the plan of a model. "" is a flag left out.
+	// Train has the flags of penstock train by name, for a model. "" is a flag left out.
 	Train     map[string]string `json:"train,omitempty"`
 	Bytes     []int64           `json:"bytes,omitempty"` // free memory of Devices, without --memory-limit
 	Explained *plan.Explanation `json:"explained,omitempty"`
@@ -69,7 +69,7 @@ func (p *foundPlan) line() planJSON {
 	return line
 }
 
-// show prints the best plan, the other schedules, and the explanation if there is one.
+// show prints the best plan, the other schedules, and an explanation of line.
 func (p *foundPlan) show(w io.Writer, line planJSON) {
 	b, c, e := p.Best, p.Profile.Measured[0].Chain, line.Explained
 	fmt.Fprintf(w, "step\t%s; %s\nplan\t%s\n", micros(us(b.Step)), p.bound(), line.inFlags())

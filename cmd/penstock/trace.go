@@ -11,8 +11,8 @@ import (
 	"penstock.example/internal/trace"
 )
 
-// openTrace chooses the step to record and checks that the trace can be written. The first two steps are
-// not typical: they touch fresh memory, for activations and for the optimizer's state.
+// openTrace chooses the step to record and checks that the trace can be written. The first two steps
+// are not typical: they touch fresh memory, for activations and for the optimizer's state.
 func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" && j.out == "" && j.dashboardAt == "" {
 		return nil

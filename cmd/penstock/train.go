@@ -208,9 +208,9 @@ func (j *job) failed(err error, advice ...string) error {
 	return &failedError{err, strings.Join(advice, "")}
 }
 
-// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
-// as they were before it. A run that diverged, whose step is half done, or that could not be saved
-// goes on from its last checkpoint.
+// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the
+// weights as they were before it. A run goes on from its last checkpoint if it diverged, its step is
+// half done, or it cannot be saved.
 func (j *job) saveAfterFailure(failure error) error {
 	advice := goOn
 	if errors.Is(failure, torch.ErrOutOfMemory) {
@@ -240,13 +240,13 @@ func (j *job) saveAfterFailure(failure error) error {
 	if err != nil || len(steps) == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, steps[len(steps)-1]),
-		advice)
+	last := fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, steps[len(steps)-1])
+	return j.failed(failure, last, advice)
 }
 
 // limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns
-// GOGC as it was. By default used batches may take as much memory as the data set, which is on the
-// heap; it has no pointers, so that frequent collections are cheap.
+// the old GOGC. By default used batches may take as much memory as the data set, which lies on the
+// heap. The data set has no pointers, so frequent collections are cheap.
 func limitGarbage() (before int) {
 	system.TrimProcess() // after reading data and planning
 	var m runtime.MemStats

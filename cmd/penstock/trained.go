@@ -51,8 +51,8 @@ type trained struct {
 	batch      int
 }
 
-// open makes a trained model. Flags that are left out have the values of its training. prepare opens
-// data before the model is placed, since wrong data are the likelier mistake. The caller closes the model.
+// open makes a trained model. Flags that are left out have the values of its training. prepare checks
+// data before the model is placed, which costs more. The caller closes the model.
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
 	err error) {
 	t = &trained{}
@@ -114,8 +114,8 @@ func (t *trained) close() (err error) {
 func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 	var o models.Options
 	if !slices.Contains(models.Names(), r.Model.Name) {
-		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use the "+
-			"Go program that has it, or penstock export", path, r.Model.Name)
+		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
+			"the Go program that has it, or penstock export", path, r.Model.Name)
 	}
 	settings, _ := r.Model.Settings.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {

@@ -18,7 +18,7 @@ import (
 	"penstock.example/torch"
 )
 
-// value is a flag whose text read stores or refuses.
+// value is a flag. read parses and stores its text.
 type value struct {
 	text  string
 	read  func(text string) error

@@ -65,7 +65,7 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// readChain checks that the needed flags are there and reads a chain.
+// readChain checks for the needed flags and reads a chain.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
 	if err := need(cmd, needed...); err != nil {
 		return remat.Chain{}, err

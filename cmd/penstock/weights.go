@@ -22,15 +22,15 @@ func freeze(model *nn.Sequential, trainOnly []string) error {
 	return nil
 }
 
-// matchInit compares the file of --init with the model and prints what will be loaded.
+// matchInit compares the file of --init with the model and prints a summary.
 func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	if j.weights.init == "" || j.from != nil {
 		return nil
 	}
 	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
 	if errors.As(err, new(*nn.WeightsError)) {
-		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in "+
-			"part with --init-partial", strings.TrimPrefix(err.Error(), "nn: "))
+		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load "+
+			"in part with --init-partial", strings.TrimPrefix(err.Error(), "nn: "))
 	} else if err != nil {
 		return wrongInput(fmt.Errorf("--init: %w", err))
 	}
