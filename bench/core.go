@@ -76,7 +76,6 @@ func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, p
 	}
 	backward := func(y, g *torch.Tensor) { loop.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false) }
 	plain := func() {
-		// Forward of both stages and the loss; nothing is kept.
 		loop.SetGrad(false)
 		loop.Op("aten::mse_loss", stage(1, stage(0, input)), target, torch.ReduceMean)
 		loop.Close()

@@ -13,8 +13,7 @@ import (
 	"penstock.example/torch"
 )
 
-// shares are limits, as parts of eager PyTorch's peak without recomputation. They descend, because
-// a pipe keeps a plan that still fits.
+// shares of eager PyTorch's peak are limits. They descend: a pipe keeps a plan that still fits.
 var shares = []float64{0.75, 0.5, 0.25}
 
 // budget returns torch.compile's activation_memory_budget for a share of the answer's peak.
@@ -42,8 +41,8 @@ func (b *bench) compileAhead(ctx context.Context) error {
 
 // forShares calls f for each share. c is PyTorch's process, which has tried the numbers of
 // segments. all has its time and peak without recomputation.
-func (b *bench) forShares(ctx context.Context, w workload, segments int, f func(share float64, c *child,
-	all answer) error) error {
+func (b *bench) forShares(ctx context.Context, w workload, segments int,
+	f func(share float64, c *child, all answer) error) error {
 	c, err := b.startMemory(ctx, w)
 	if err != nil {
 		return err
@@ -105,9 +104,9 @@ func (b *bench) withinShare(ctx context.Context, w workload, t *trainer, share f
 			continue
 		}
 		r.Value = m.Faster()
-		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms",
-			mebibytes(limit), mebibytes(b.device.Memory().Peak), median(m.Ours), mebibytes(c.last.Peak),
-			median(m.Theirs))
+		ours, theirs := mebibytes(b.device.Memory().Peak), mebibytes(c.last.Peak)
+		r.Conditions = fmt.Sprintf("%.1f MiB; ours %.1f MiB, %.1f ms; theirs %.1f MiB, %.1f ms", mebibytes(limit),
+			ours, median(m.Ours), theirs, median(m.Theirs))
 		b.add(r)
 	}
 	return nil

@@ -20,8 +20,7 @@ type machine struct {
 	Torch string `json:"libtorch"`
 	BLAS  string `json:"blas"`
 	Go    string `json:"go"`
-	// OtherCores is how many cores other processes kept busy, on average. Above a few hundredths,
-	// do not trust the numbers.
+	// OtherCores is the mean of cores that other processes used. Trust numbers below a few hundredths.
 	OtherCores float64 `json:"other_cores"`
 }
 
@@ -33,8 +32,7 @@ func describeMachine() machine {
 		Torch: torch.Version(), BLAS: system.KernelNames()["BLAS"], Go: runtime.Version()}
 }
 
-// othersTime returns the processor time of other processes. Children count until they have been
-// waited for.
+// othersTime returns the processor time of other processes. Children count until they are waited for.
 func othersTime() (sum time.Duration) {
 	text, _ := os.ReadFile("/proc/stat")
 	line, _, _ := strings.Cut(string(text), "\n")

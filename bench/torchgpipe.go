@@ -53,7 +53,8 @@ func (b *bench) besideTorchgpipe(ctx context.Context, w workload) error {
 	for _, tuned := range []bool{false, true} {
 		var args []string
 		if tuned {
-			x.Opponent, x.Goal, args = "torchgpipe, tuned", 0, []string{cmp.Or(system.KernelNames()["BLAS"], "-")}
+			x.Opponent, x.Goal = "torchgpipe, tuned", 0
+			args = []string{cmp.Or(system.KernelNames()["BLAS"], "-")}
 			if w.Model == unet.Model { // its nn.InstanceNorm2d is slower than our norm
 				request["options"].(map[string]any)["norm"] = "group_norm"
 			}

@@ -176,10 +176,12 @@ func TestOptions(t *testing.T) {
 		{"vgg", models.Options{}, `Model is "vgg"; did you mean vgg11? want one of mlp, resnet20, ` +
 			`resnet32, resnet44, resnet56, resnet18, `},
 		{"unet", models.Options{Heads: 2},
-			"unet: Heads is 2; want it left out; the model has B=6, C=72, classes=1, channels=3, size=192, depth=5, " +
+			"unet: Heads is 2; want it left out; the model has B=6, C=72, classes=1, channels=3, " +
+				"size=192, depth=5, " +
 				"dropout"},
 		{"resnet20", models.Options{NoDropout: true},
-			"resnet20: Dropout is 0; want it left out; the model has classes=10, channels=3, size=32, width=16"},
+			"resnet20: Dropout is 0; want it left out; the model has classes=10, channels=3, size=32, " +
+				"width=16"},
 		{"unet", models.Options{Convolutions: 1025},
 			"unet: Convolutions is 1025; want 1 to 1024, or 0 for 6"},
 		{"unet", models.Options{Dropout: 0.2, NoDropout: true},

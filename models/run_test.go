@@ -302,7 +302,8 @@ func (b *wholeBlock) step(number string, in, out, kernel, stride int64) {
 func (b *wholeBlock) shortcut(in, out, stride int64) *wholeBlock {
 	if in != out || stride != 1 {
 		b.downsample = nn.NewSequential(nn.NewConv2d(in, out, nn.Square(1),
-			nn.ConvConfig{Stride: nn.Square(stride), NoBias: true}), nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
+			nn.ConvConfig{Stride: nn.Square(stride),
+				NoBias: true}), nn.NewBatchNorm2d(out, nn.BatchNormConfig{}))
 		b.Child("downsample", b.downsample)
 	}
 	return b

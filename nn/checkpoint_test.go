@@ -491,7 +491,8 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 					return c.Tanh(x)
 				})))))
 			cfg := row.cfg
-			cfg.Training, cfg.MicroBatch, cfg.MicroBatches, cfg.Extras = true, 2, 5, map[string]any{"extra": 7}
+			cfg.Training, cfg.MicroBatch, cfg.MicroBatches, cfg.Extras = true, 2, 5,
+				map[string]any{"extra": 7}
 			ctx := nn.NewCtx(c, cfg)
 			x := c.Ones(torch.Float32, 2).SetRequiresGrad(!row.plain)
 			y := model.Forward(ctx, x)

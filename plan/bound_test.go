@@ -33,7 +33,8 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 			t.Fatal(err)
 		}
 		program = program.Without(func(schedule.Action) bool { return true })
-		if want, err := p.links(c).Simulate(program, durations(times)); err != nil || int64(want.Makespan()) != took {
+		if want, err := p.links(c).Simulate(program, durations(times)); err != nil ||
+			int64(want.Makespan()) != took {
 			t.Fatalf("%s v=%d m=%d %v: %d ns, package schedule says %d (%v)", s.Name, v, chunks, c, took,
 				want.Makespan(), err)
 		}

@@ -50,7 +50,8 @@ func problem(t *rapid.T) plan.Problem {
 	devices := rapid.IntRange(1, stages).Draw(t, "devices")
 	p.Schedule = rapid.SampledFrom([]schedule.Generator{nil, schedule.GPipe}).Draw(t, "schedule")
 	if devices == stages && rapid.Bool().Draw(t, "1F1B") {
-		other, _ := schedule.Named(rapid.SampledFrom([]string{"1f1b", "zb-h1", "zb-h2"}).Draw(t, "other schedule"))
+		other, _ := schedule.Named(rapid.SampledFrom([]string{"1f1b", "zb-h1", "zb-h2"}).Draw(t,
+			"other schedule"))
 		p.Schedule = other.Generate
 	}
 	for i := range devices {

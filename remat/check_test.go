@@ -33,7 +33,8 @@ func TestCheckCounts(t *testing.T) {
 			}},
 		{"computing everything again: the peak is B2's, x0 and x2 by themselves, X3 2, y3 and y2",
 			plain(3, 2),
-			"K0 F1 F2 L K0 F1 S2 B2 K0 S1 B1 S0 B0", remat.Report{Peak: 6, PeakOp: 7, Time: 15, Recomputed: 6, Extra: 6,
+			"K0 F1 F2 L K0 F1 S2 B2 K0 S1 B1 S0 B0",
+			remat.Report{Peak: 6, PeakOp: 7, Time: 15, Recomputed: 6, Extra: 6,
 				Held: 1, // of what is there before the loss, x3 goes
 			}},
 		// x0 8 = 5 and a carry of 3 that x1 has too; x1 16 = 6 and a carry of 10 that x2 and x3 have

@@ -85,7 +85,8 @@ func TestCheck(t *testing.T) {
 			}},
 		{"backward in two parts", whole + "worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0I0 1>0B1 0I1 0W0 0W1\n" +
 			"worker 1: 0>1F0 1F0 1I0 1B0>0 0>1F1 1F1 1B1 1W0 1B1>0\n", []string{
-			"deadlock: worker 0, action 7, 1>0B1: it waits for 1B1>0 on worker 1, which is stuck at 1B1, action 7",
+			"deadlock: worker 0, action 7, 1>0B1: it waits for 1B1>0 on worker 1, which is stuck at 1B1, " +
+				"action 7",
 			"order: worker 1, action 7, 1B1: it comes before 1W0, which it needs",
 		}},
 		{"half a backward", one + "0I0 0W1\n", []string{
@@ -107,7 +108,8 @@ func TestCheck(t *testing.T) {
 			"missing: 1B1 is on no worker",
 			"missing: 1B1>0 is on no worker",
 			"order: worker 0, action 1, 0F1: it comes before 0F0, which it needs",
-			"deadlock: worker 1, action 1, 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 0F1, action 1",
+			"deadlock: worker 1, action 1, 0>1F0: it waits for 0F0>1 on worker 0, which is stuck at 0F1, " +
+				"action 1",
 		}},
 	} {
 		p := parse(t, tt.text)

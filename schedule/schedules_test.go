@@ -104,7 +104,8 @@ func TestSchedulesGolden(t *testing.T) {
 		} {
 			p := scheduled(t, s.Name, 3, virtual, tt.config)
 			grid := simulate(t, p, equal).Grid()
-			golden.Compare(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ")+
+			golden.Compare(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n",
+				"\n# ")+
 				"\n")
 		}
 	}

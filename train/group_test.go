@@ -489,7 +489,8 @@ func process(t *testing.T, g *group.Group, dir string, balance, ranks []int, fro
 	defer o.Close()
 	model := tied()
 	defer nn.Free(model)
-	p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Group: g, Ranks: ranks}))(t)
+	p := must.Get(pipe.New(model, pipe.Config{Balance: balance, Chunks: 3, Seed: 7, Group: g,
+		Ranks: ranks}))(t)
 	defer p.Close()
 	var at train.Progress
 	if saved, err := store.Latest(); from > 0 || !errors.Is(err, train.ErrNoCheckpoint) {

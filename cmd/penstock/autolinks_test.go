@@ -36,8 +36,9 @@ func TestLinksAreMeasured(t *testing.T) {
 func TestPlansOfModelsCountLinks(t *testing.T) {
 	// Of three stages in two processes two are in one, and values go over one link.
 	f := planFlags{batch: 16, chunks: 2, stages: 3, schedules: []string{"gpipe"},
-		measureFlags: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1, repeats: 1,
-			seed: 1}}
+		measureFlags: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1,
+			repeats: 1,
+			seed:    1}}
 	if err := f.check(pflag.NewFlagSet("", 0)); err != nil {
 		t.Fatal(err)
 	}

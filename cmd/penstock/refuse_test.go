@@ -132,7 +132,8 @@ func TestRefuses(t *testing.T) {
 		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage,
 			[]string{"--set heads=5: vit_b_16: Width is 768; want a multiple of the 5"}},
 		{train("--model", "inception_v3"), exitUsage,
-			[]string{"--model inception_v3 with --data synthetic: inception_v3: Size is 28; want at least 75"}},
+			[]string{"--model inception_v3 with --data synthetic: inception_v3: Size is 28; want at " +
+				"least 75"}},
 		{train("--data", "images", "--data-dir", split, "--data-set", "holdout=0.3"), exitUsage,
 			[]string{"images: Holdout is 0.3: there is a part to test with; want it left out"}},
 	}

@@ -253,7 +253,8 @@ func TestPlanFilesRefuse(t *testing.T) {
 		`"momentum":"0.9","optimizer":"sgd","memory-limit":"","train-only":"","devices":"cpu:7,cpu:4"}}`
 	out := filepath.Join(t.TempDir(), "out")
 	run := func(text string, more ...string) ran {
-		return command(t, with([]string{"train", "--plan", textFile(t, "plan.json", text), "--data", "synthetic",
+		return command(t, with([]string{"train", "--plan", textFile(t, "plan.json", text), "--data",
+			"synthetic",
 			"--steps", "1", "--out", out}, more...)...)
 	}
 	for _, test := range []struct{ was, is, want string }{

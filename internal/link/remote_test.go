@@ -434,7 +434,8 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 						short(run == 1 && row.capacity == 1, err)
 					}
 					if run == 1 {
-						members[1].group.Fail(group.FailedError{Stage: 1, MicroBatch: 1, Message: "no memory"})
+						members[1].group.Fail(group.FailedError{Stage: 1, MicroBatch: 1,
+							Message: "no memory"})
 					}
 					from.Free()
 					to.Free()
