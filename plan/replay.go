@@ -28,7 +28,7 @@ type replay struct {
 // bytesOver is the bytes of a micro-batch over the actions of a device.
 type bytesOver struct {
 	before, after []int64 // by action: the change when it begins, and from there to its end
-	peak          []int64 // by action: the most during it above the bytes at its begin
+	peak          []int64 // by action: the most during it above the bytes when it begins
 }
 
 func newBytesOver(actions int) bytesOver {

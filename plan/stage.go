@@ -47,7 +47,7 @@ type StageCosts struct {
 	Times     []remat.UnitTimes // by unit; those of the prologue do not count
 	Loss      float64           // microseconds of a loss after the units
 	Units     []int             // layers in each; a loss that ends the last stage counts as one
-	Prologue  int               // units at the begin that have no backward, and run once
+	Prologue  int               // first units that have no backward, and run once
 	Spread    float64           // see remat.Chain
 }
 
