@@ -16,7 +16,8 @@ func (m *Module) bind(device torch.Device) error {
 	case device.Kind != torch.KindCPU:
 		return fmt.Errorf("autoremat: a module trains on CPU devices, and was given a context of %v", device)
 	case m.release != nil && device != m.device:
-		return fmt.Errorf("autoremat: the module trains on %v, not on %v; make one for each", m.device, device)
+		return fmt.Errorf("autoremat: the module trains on %v, not on %v; make one for each", m.device,
+			device)
 	case m.release != nil:
 		return nil
 	case limit == 0 && account.Limit > 0:

@@ -100,7 +100,8 @@ func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 	n.m.measureLoss(n)
 	for i, x := range n.inputs {
 		if x.Changes() != n.changes[i] {
-			n.panic(c, n.inputs, fmt.Errorf("input %d was overwritten between forward and backward; give the "+
+			n.panic(c, n.inputs,
+				fmt.Errorf("input %d was overwritten between forward and backward; give the "+
 				"module a Clone", i))
 		}
 	}
