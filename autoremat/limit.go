@@ -16,9 +16,8 @@ func (m *Module) bind(device torch.Device) error {
 	case device.Kind != torch.KindCPU:
 		return fmt.Errorf("autoremat: a module trains on CPU devices, and was given a context of %v", device)
 	case m.release != nil && device != m.device:
-		return fmt.Errorf("autoremat: the module trains on %v, and was given a context of %v; make one "+
-			"for each device",
-			m.device, device)
+		return fmt.Errorf("autoremat: the module trains on %v, not on %v; make one for each", m.device,
+			device)
 	case m.release != nil:
 		return nil
 	case limit == 0 && account.Limit > 0:
@@ -26,8 +25,7 @@ func (m *Module) bind(device torch.Device) error {
 	case limit == 0:
 		free, err := system.AvailableMemory("/")
 		if err != nil {
-			return fmt.Errorf("autoremat: there is no limit, and what is free is unknown: %w; set "+
-				"Config.Limit", err)
+			return fmt.Errorf("autoremat: the free memory is unknown: %w; set Config.Limit", err)
 		}
 		limit = account.Live + account.Cached + free - reserveOf(free)
 	}

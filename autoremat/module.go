@@ -69,7 +69,7 @@ type Module struct {
 	observed *node            // measures the loss of the latest forward
 }
 
-// settings are a context's, and its pipe's.
+// settings of a context, one pipe each.
 type settings struct {
 	threads  int
 	autocast torch.Autocast
@@ -166,8 +166,7 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	}
 	for _, p := range nn.State(m.model) {
 		if !p.Exists() {
-			return nil, fmt.Errorf("autoremat: the parameter %q does not exist; call nn.Materialise before",
-				p.Name)
+			return nil, fmt.Errorf("autoremat: there is no parameter %q yet; call nn.Materialise", p.Name)
 		}
 	}
 	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal,

@@ -79,7 +79,7 @@ func kindOf(c *nn.Ctx, xs []*torch.Tensor) string {
 	return strings.Join(torch.Describe(xs), ", ") + c.Autocast().String()
 }
 
-// panic ends a call of the module as the layer that has failed did.
+// panic ends a call of the module with the failure of a layer.
 func (n *node) panic(c *torch.Ctx, xs []*torch.Tensor, err error) {
 	var at *pipe.Error
 	if errors.As(err, &at) {
@@ -94,16 +94,15 @@ func (n *node) panic(c *torch.Ctx, xs []*torch.Tensor, err error) {
 	panic(&torch.Error{Op: "autoremat", Args: torch.Describe(xs), Device: c.Device(), Err: err})
 }
 
-// Backward runs the backward of the model.
 func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.m.measureLoss(n)
 	for i, x := range n.inputs {
 		if x.Changes() != n.changes[i] {
-			n.panic(c, n.inputs, fmt.Errorf("input %d was overwritten between forward and backward, "+
-				"which may compute from it "+
-				"again; let it be until then, or give the module a Clone", i))
+			n.panic(c, n.inputs,
+				fmt.Errorf("input %d was overwritten between forward and backward; give the "+
+				"module a Clone", i))
 		}
 	}
 	grads := make([]*torch.Tensor, len(n.out))
@@ -143,7 +142,6 @@ func (n *node) setAside(c *torch.Ctx) func(a *engine.Arrival) {
 	}
 }
 
-// Forget frees the run.
 func (n *node) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

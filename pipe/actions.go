@@ -226,7 +226,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		column := make([]*torch.Tensor, len(lists))
 		for i := range lists {
 			if column[i] = lists[i][j]; len(column[i].Shape()) == 0 {
-				refuse("output %d, %v, has no rows to join; let the last layer make a value for each row", j, column[i])
+				refuse("output %d, %v, has no rows to join; let the last layer make a value for each row",
+					j, column[i])
 			}
 		}
 		parts, start := make([]rows, len(column)), int64(0)

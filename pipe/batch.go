@@ -74,7 +74,8 @@ func countRows(what string, list []Value, whole bool, stage *Stage) (int64, erro
 		case len(t.Shape()) == 0:
 			problem = fmt.Sprintf("is %v, which has no rows to split; give it as pipe.NoChunk", t)
 		case rows >= 0 && rows != t.Size(0):
-			problem = fmt.Sprintf("has %d rows, another one %d; want the same, or pipe.NoChunk", t.Size(0), rows)
+			problem = fmt.Sprintf("has %d rows, another one %d; want the same, or pipe.NoChunk", t.Size(0),
+				rows)
 		default:
 			rows = t.Size(0)
 		}

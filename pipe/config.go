@@ -80,7 +80,8 @@ var (
 )
 
 func (cfg Config) copied() Config {
-	cfg.Balance, cfg.Ranks, cfg.lanes = slices.Clone(cfg.Balance), slices.Clone(cfg.Ranks), slices.Clone(cfg.lanes)
+	cfg.Balance, cfg.Ranks, cfg.lanes = slices.Clone(cfg.Balance), slices.Clone(cfg.Ranks),
+		slices.Clone(cfg.lanes)
 	cfg.Devices, cfg.policies = slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
 	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
 	return cfg
@@ -312,7 +313,8 @@ func (cfg *Config) takePlan() error {
 	case cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil:
 		return cfg.refusePlan("the plan has its own", "leave Balance, Checkpoint, Budget and Schedule out")
 	case cfg.Chunks > n:
-		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches", fmt.Sprintf("want at most %d", n))
+		return refuse("Chunks", cfg.Chunks, "the plan has fewer micro-batches",
+			fmt.Sprintf("want at most %d", n))
 	case cfg.Chunks == 0:
 		cfg.Chunks = n
 	}

@@ -71,7 +71,8 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
 	if most := p.cfg.Plan.MicroBatches(); n > most {
-		return nil, fmt.Errorf("pipe: %d micro-batches, and Config.Plan is for %d; set Chunks to %[2]d", n, most)
+		return nil, fmt.Errorf("pipe: %d micro-batches, and Config.Plan is for %d; set Chunks to %[2]d", n,
+			most)
 	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
 		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })

@@ -220,7 +220,8 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 		}
 	}
 	if n := len(run.r.outputs); len(grads) != n || !any {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads, n)
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads,
+			n)
 	}
 	return grads, nil
 }

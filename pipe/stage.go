@@ -66,7 +66,8 @@ func (p *Pipe) cut() error {
 				before, known := seen[q.Owner()]
 				if known && q.IsBuffer() {
 					return refuse("Balance", p.cfg.Balance,
-						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i, before),
+						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i,
+							before),
 						"want both on one stage, or a buffer for each")
 				}
 				s.ownedEarlier[q.Owner()] = known

@@ -61,7 +61,8 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	case total == 0 && training:
 		return nil, errors.New("pipe: the batch has no rows; a training step needs at least one")
 	case b.TotalRows != 0 && b.TotalRows < total:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) at least as high", total, b.TotalRows)
+		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) at least as high", total,
+			b.TotalRows)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras
@@ -145,7 +146,8 @@ func (r *run) setLoss(loss nn.Loss) error {
 	r.loss = loss
 	total, err := countRows("target", r.batch.Target, false, r.p.last())
 	if err == nil && total != r.total {
-		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
+		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
+			total)
 	}
 	return err
 }

@@ -28,7 +28,8 @@ type worker struct {
 }
 
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
-	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx), 16)}
+	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx),
+		16)}
 	err := torch.Try(func() { w.stream, w.sums = engine.NewStream(device), engine.NewStream(device) })
 	if err != nil {
 		return nil, err
