@@ -102,7 +102,7 @@ func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 		if x.Changes() != n.changes[i] {
 			n.panic(c, n.inputs,
 				fmt.Errorf("input %d was overwritten between forward and backward; give the "+
-				"module a Clone", i))
+					"module a Clone", i))
 		}
 	}
 	grads := make([]*torch.Tensor, len(n.out))

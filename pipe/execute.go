@@ -192,8 +192,10 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
 	r.events[worker] = append(r.events[worker], beside.events...)
-	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int { return cmp.Compare(a.Start,
-		b.Start) })
+	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int {
+		return cmp.Compare(a.Start,
+			b.Start)
+	})
 	finished = true
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,9 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/data"
+	"penstock.example/internal/draw"
 	"penstock.example/internal/metrics"
 	"penstock.example/internal/report"
 	"penstock.example/internal/solver"
+	"penstock.example/internal/trace"
 )
 
 func newReport() *cobra.Command {
@@ -88,4 +92,45 @@ func readPage(cmd *cobra.Command, from string) (page report.Page, err error) {
 		}
 	}
 	return page, nil
+}
+
+// openTrace chooses the step to record and checks that the trace can be written. The first two steps
+// are not typical: they touch fresh memory, for activations and for the optimizer's state.
+func (j *job) openTrace(context.Context, io.Writer) error {
+	if j.traceFile == "" && j.out == "" && j.dashboardAt == "" {
+		return nil
+	}
+	j.recorded = min(j.loop.Step+3, j.last)
+	if j.traceFile == "" || j.member.Rank > 0 {
+		return nil
+	}
+	inputs, err := data.Files(j.dataName, j.dataDir, j.data)
+	if err != nil {
+		return err
+	}
+	if j.from != nil {
+		inputs = append(inputs, j.from.Paths()...)
+	}
+	return probe("trace", j.traceFile, inputs...)
+}
+
+func (j *job) writeTrace(stderr io.Writer) error {
+	switch {
+	case j.traceFile == "" || j.member.Rank > 0:
+		return nil
+	case j.page == nil:
+		fmt.Fprintf(stderr, "no step was recorded, %s is not written\n", j.traceFile)
+		return nil
+	}
+	fmt.Fprintf(stderr, "step %d, recorded in %s\n", j.recorded, j.traceFile)
+	var workers []string
+	for i, name := range j.pipe.Config().DeviceNames() {
+		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))
+	}
+	if filepath.Ext(j.traceFile) == ".svg" {
+		svg := draw.SVG(*j.page.Ran, draw.Options{Title: fmt.Sprintf("step %d", j.recorded), Workers: workers,
+			Bytes: formatBytes})
+		return writeFile(j.traceFile, svg)
+	}
+	return trace.WriteFile(j.traceFile, *j.page.Ran, workers)
 }
