@@ -233,6 +233,7 @@ func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int
 func OwnPeak(i int) int64          { return int64(C.ps_account_own(C.int32_t(i))) }
 
 func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
+func FMAPeak() float64               { return float64(C.ps_fma_peak()) } // see shim.h
 func Trim(i int)                     { C.ps_account_trim(C.int32_t(i)) }
 func TrimHeap()                      { C.ps_heap_trim() }
 
@@ -267,7 +268,6 @@ func boolean(b bool) C.int32_t {
 
 // Tags of the argument encoding; see shim.h.
 const (
-	Default = C.PS_DEFAULT
 	None    = C.PS_NONE
 	Tensor  = C.PS_TENSOR
 	Int     = C.PS_INT
