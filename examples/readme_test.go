@@ -25,7 +25,8 @@ func TestReadmeShowsTheProgramThatRuns(t *testing.T) {
 		t.Errorf("the README's %d lines of code are not in examples/own/main.go", lines)
 	}
 	losses := regexp.MustCompile(`losses from (\S+) down to (\S+)\.`).FindStringSubmatch(readme)
-	if losses == nil || !strings.Contains(test, "step 0  loss "+losses[1]+"\n") || !strings.Contains(test, "step 4  loss "+losses[2]+"\n") {
+	if losses == nil || !strings.Contains(test, "step 0  loss "+losses[1]+"\n") ||
+		!strings.Contains(test, "step 4  loss "+losses[2]+"\n") {
 		t.Errorf("the README states losses of %q, which the program does not print", losses)
 	}
 }

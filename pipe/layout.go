@@ -113,7 +113,7 @@ func (p *Pipe) checkOwner() error {
 		for _, t := range s.ties {
 			own := t.received() && p.placed.Load()
 			if !own && slices.ContainsFunc(t.handles, func(h *nn.Param) bool { return h.Replica() != nil }) {
-				return errors.New("pipe: another pipe has a shared parameter of the model; Close that pipe first")
+				return errors.New("pipe: another pipe has a parameter of the model; Close that pipe first")
 			}
 		}
 	}

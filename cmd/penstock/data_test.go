@@ -171,7 +171,8 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 	}
 	line := func(model, name, file, content string, more ...string) []string {
 		return with([]string{"train", "--model", model, "--data", name, "--data-dir",
-			textFile(t, file, content), "--batch", "20", "--chunks", "2", "--stages", "2", "--optimizer", "adam", "--format", "json"}, more...)
+			textFile(t, file, content), "--batch", "20",
+			"--chunks", "2", "--stages", "2", "--optimizer", "adam", "--format", "json"}, more...)
 	}
 	_, done := lines(t, must(t, line("mlp", "csv", "a.csv", classes.String(), "--set", "width=16",
 		"--data-set", "standardise=1", "--epochs", "8", "--lr", "0.01")...).stdout)

@@ -177,7 +177,8 @@ func TestFineTunedInPyTorch(t *testing.T) {
 		tuned, input := filepath.Join(folder, row.name), filepath.Join(folder, row.name+"-input")
 		model := row.tune(tuned)
 		defer nn.Free(model)
-		check(safetensors.WriteFile(input, []safetensors.Tensor{torch.FileTensor("input", row.input)}, safetensors.PyTorch))
+		saved := []safetensors.Tensor{torch.FileTensor("input", row.input)}
+		check(safetensors.WriteFile(input, saved, safetensors.PyTorch))
 		o := output{torch.Values[float32](model.Forward(nn.NewCtx(c, nn.Config{}), row.input)), tuned + "-output", filepath.Join(pretrained, row.name+"-output.safetensors")}
 		if *update {
 			o.now = o.golden
@@ -187,7 +188,8 @@ func TestFineTunedInPyTorch(t *testing.T) {
 	}
 	text, err := exec.Command("/usr/bin/python3", python...).CombinedOutput()
 	there := err == nil
-	if !there && (*update || !errors.Is(err, fs.ErrNotExist) && !strings.Contains(string(text), "No module named 'torch")) {
+	lacks := strings.Contains(string(text), "No module named 'torch")
+	if !there && (*update || !errors.Is(err, fs.ErrNotExist) && !lacks) {
 		t.Fatalf("PyTorch does not take the files: %v\n%s", err, text)
 	}
 	if !there {
