@@ -11,9 +11,8 @@
 // # Recomputation under a limit
 //
 // Each stage has a curve: plans of one micro-batch, from the one that recomputes nothing to the one
-// of the fewest bytes. A device begins with nothing recomputed. Each step of its walk gives one
-// micro-batch the point of the curve that costs least time for the bytes saved where the device holds
-// most. The bytes come from a replay of the program, block by block. All devices of a pipe walk down
+// of the fewest bytes. A device begins with nothing recomputed. Each step of its walk moves one
+// micro-batch along its curve: the one that saves bytes at the device's peak for the least time each. The bytes come from a replay of the program, block by block. All devices of a pipe walk down
 // together, and the plan is the state within the limits with the shortest step. The walk does not
 // know the limit, so more bytes never give a slower plan of a program.
 //
@@ -29,7 +28,7 @@
 // units between stages as long as that shortens the step, by [schedule.Simulation], and begins again
 // from cuts near the best. Few cuts are all tried. Under a limit [Solve] plans the devices of a cut,
 // equal stages once. A cut that is no faster even without recomputation is not planned. If no cut fits,
-// the search is for the cut whose fullest device needs the smallest part of its limit.
+// the search looks for the nearest one, with the smallest ratio of bytes needed to limit on any device.
 //
 // # Cutting
 //

@@ -14,7 +14,7 @@ type Options struct {
 	// Batch is the rows of a step, over all replicas; 0 leaves them to MicroBatches. Micro-batches have
 	// the measured rows.
 	Batch        int
-	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to mostMicroBatches
+	MicroBatches []int    // of a replica; nil is any that Batch can be cut into, up to 16,384
 	Devices      int      // in a pipeline; 0 is any number
 	Schedules    []string // by name; nil is all of [schedule.Schedules]
 	Virtual      []int    // stages of each device, for schedules of any number; nil is 2
@@ -67,7 +67,7 @@ func (w Options) check() error {
 		}
 	}
 	if w.Batch == 0 && (len(w.MicroBatches) == 0 || len(w.Replicas) > 0 && slices.Max(w.Replicas) > 1) {
-		return refuse("Batch", 0, "", "want the rows of a step, or MicroBatches without Replicas")
+		return refuse("Batch", 0, "", "want the rows of a step; without them micro-batches, and one replica")
 	}
 	_, err := w.named()
 	return err

@@ -14,7 +14,7 @@ type Problem struct {
 	MicroBatches int                // 1 or more
 	Skips        []Skip             // values that move directly between stages
 	Ties         []Tie              // parameters that several stages use
-	Larger       int                // the first so many have the most rows, the others Stage.Fewer; 0 is all
+	Larger       int                // first micro-batches with the most rows, the others have Stage.Fewer; 0 is all
 	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
 	Links        schedule.Links     // the costs of transfers
 	Meet         bool               // nothing may wait on links between neighbours, whatever the limits

@@ -7,8 +7,8 @@
 //	counts, times, err := plan.ByTime(p.Layers, 2, config)
 //
 // Layers run as a pipe runs them: on their true inputs, in training mode, one micro-batch at a time.
-// Not measured is how much two stages slow each other down by sharing a cache or a memory bus,
-// unless Config.Devices has other devices work meanwhile.
+// Two stages that share a cache or a memory bus slow each other down. That is measured only if
+// Config.Devices has other devices work meanwhile.
 package profile
 
 import (

@@ -19,11 +19,11 @@ type Report struct {
 }
 
 // Check carries out operations by the model in the package's doc, to the byte. It accepts any
-// operations, and shares no code with package solver. The error is a [*ChainError], or names the first
+// operations, and shares no code with the solver. The error is a [*ChainError], or names the first
 // operation that is not allowed or missing.
 //
 // Memory that inputs share counts once, even if a plan recomputes one of them while another is held.
-// The plans of package solver never do that.
+// The solver's plans never do that.
 func Check(c Chain, ops []Op) (Report, error) {
 	if err := c.Check(); err != nil {
 		return Report{}, err

@@ -1,7 +1,8 @@
 // Package remat is the model of rematerialisation, which trains a chain of layers under a limit of
 // bytes by recomputing some activations. It knows no tensors: a [Chain] has the costs of each layer, a
 // [Plan] is a list of operations, and [Check] replays one, to the byte. [Baselines] are the plans of the
-// usual strategies, [Explain] describes a plan. Package solver finds plans.
+// usual strategies, [Explain] describes a plan. Solve of package plan
+// finds plans, for a chain by its FromChain.
 //
 // # The model
 //
@@ -23,15 +24,15 @@
 //
 // # Bytes
 //
-// In the simplest chain each of these has a block of its own: x(i+1) of Layers[i].Output bytes, X(i+1)
+// In the simplest chain each of these values has a block of its own: x(i+1) of Layers[i].Output bytes, X(i+1)
 // of Layers[i].Saved, which count x(i+1) too, and y(i+1) of Layers[i].Gradient. An operation holds all
 // earlier blocks, its results and its temporaries; it drops blocks when it ends. A backward also makes
 // the gradients of the layer's parameters, WeightGradient bytes, which stay to the end. It may free
 // some of X(i+1) and y(i+1) before its own peak. The peak is the greatest sum over all operations.
 //
-// Skip connections, and views, make inputs of several layers share memory. A Carry{From, To, Bytes} of
-// Carries is a part of Layers[From].Output (of Input for From = -1), and of all x(i) with From+1 <= i
-// <= To. Its bytes count once, and stay until the last x(i) is dropped. A Carry of GradientCarries is a
+// Skip connections, and views, make inputs of several layers share memory. A Carry{From, To, Bytes} in
+// Carries says that Bytes of Layers[From].Output (of Input for From = -1) are also a part of every x(i)
+// with From+1 <= i <= To. They count once, and stay until the last x(i) is dropped. A Carry of GradientCarries is a
 // part of Layers[To-1].Gradient, and of all y(i) with To >= i >= From+1. The backward of layer To makes
 // it, or the loss for To = L, and the backward of From uses it.
 package remat

@@ -36,7 +36,7 @@ type Step struct {
 }
 
 // Explain explains a plan, and how much time more memory would save. more are bytes beyond the plan's
-// limit, or beyond its peak without a limit. solve makes a plan, as package solver does.
+// limit, or beyond its peak without a limit. solve makes a plan of c within a limit.
 func Explain(ctx context.Context, c Chain, p Plan, more []int64,
 	solve func(ctx context.Context, limit int64) (Plan, error)) (e Explanation, err error) {
 	if err := CheckPlan(c, p); err != nil {

@@ -49,7 +49,7 @@ state, and activations.`,
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	namesFlags(s, &f.modelName, &f.settings)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
-	word(s, &f.by, "by", "time", "cost that is balanced: `time`, or size in memory", "time", "size")
+	word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last", checkpointUsage)

@@ -133,7 +133,7 @@ func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) 
 		return l, err
 	}
 	if (s.Bandwidth > 0) != (s.activation > 0) {
-		return l, badUsage("want --bandwidth and --activation, or none of the two")
+		return l, badUsage("want both --bandwidth and --activation, or neither")
 	}
 	return schedule.Uniform(s.Latency, s.Bandwidth, func(schedule.Action) int64 { return s.activation }), nil
 }
