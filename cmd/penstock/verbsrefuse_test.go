@@ -44,7 +44,7 @@ schedule gpipe --stages 2147483647 --chunks 2147483647 => at most 16777216 stage
 schedule gpipe --stages 2 --chunks 2 --times b=1 => want times of at most 10000 together, such as
 schedule gpipe --stages 2 --chunks 2 --latency 1 => --latency 1: want a time with its unit
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB => --bandwidth "1GB": want a rate such as 1.25GB/s
-schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB/s => want --bandwidth and --activation
+schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB/s => want both --bandwidth and --activation
 schedule compare --stages 2 --chunks 2 --times f=1,i=1,w=1 --profile CHAIN => want one of them
 models resnet21 => NAME "resnet21": did you mean
 models --set width=4 => want the NAME of a model before it
