@@ -20,7 +20,7 @@ SOME_RACY = ./internal/solver ./pipe
 FULL_RACY = ./group ./internal/link ./profile ./train
 RACES = KeepTheirLimits AgreesWithTheRecurrence \
 	Concurrent CallsFromWithin RunAnother FailedRunsBesideOthers UpdatesBesideRuns TestTransparency$$ \
-	TransparencyOfRandomModels TransparencyOfReplicas TransparencyOfDirectWays MishapInOne CloseWaits CancelledRun SumsGoOn TestStreamsOf \
+	TransparencyOfRandomModels TransparencyOfReplicas TransparencyOfDirectWays MishapInOne CloseWaits CancelledRun TestStreamsOf \
 	TroubleAtAnyTurn FailureEndsWaits FailureBesideASum PipesLeaveNothing
 space := $(subst ,, )
 
