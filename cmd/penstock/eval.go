@@ -53,17 +53,16 @@ are not taken from the run.`,
 			if err != nil {
 				return err
 			}
-			settings, _ := t.recipe.Data.Settings.(map[string]any)
-			share, _ := settings["validation"].(string)
-			kept, heldOut, err := splitValidation(sets.training, share, t.recipe.Seed)
-			if err != nil {
-				return err
-			}
 			switch set = sets.test; part {
-			case "train":
-				set = kept
-			case "validation":
-				set = heldOut
+			case "train", "validation":
+				share, _ := settingsOf(t.recipe.Data)["validation"].(string)
+				kept, heldOut, err := splitValidation(sets.training, share, t.recipe.Seed)
+				if err != nil {
+					return err
+				}
+				if set = kept; part == "validation" {
+					set = heldOut
+				}
 			case "all":
 				set = data.Join(sets.training, sets.test)
 			}
@@ -234,8 +233,7 @@ func (p *predictor) open(t *trained, tokens string, files []string) (err error) 
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 	}
-	settings, _ := t.recipe.Data.Settings.(map[string]any)
-	chosen, _ := settings["chosen"].(map[string]any)
+	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	runs, _ := chosen["tokenizer"].(string)
 	tokens = cmp.Or(tokens, runs)
 	if tokens != "" && samples.Task() == data.NextToken && samples.Source != data.Uint8 {

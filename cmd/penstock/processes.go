@@ -200,10 +200,9 @@ func (j *job) agree(ctx context.Context, _ io.Writer) error {
 	if j.group == nil {
 		return nil
 	}
-	described, _ := j.recipe.Data.Settings.(map[string]any) // by openData
 	facts := maps.Clone(j.common)
 	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
-	facts["data with the fingerprint"] = fmt.Sprint(described["fingerprint"])
+	facts["data with the fingerprint"] = fmt.Sprint(settingsOf(j.recipe.Data)["fingerprint"])
 	err := train.Agree(ctx, j.group, facts)
 	if errors.As(err, new(*train.DisagreementError)) {
 		return wrongInput(err)

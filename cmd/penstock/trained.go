@@ -110,6 +110,12 @@ func (t *trained) close() (err error) {
 	return err
 }
 
+// settingsOf returns the settings of a choice; nil without.
+func settingsOf(c train.Choice) map[string]any {
+	settings, _ := c.Settings.(map[string]any)
+	return settings
+}
+
 // modelOfRecipe makes the model of a checkpoint, without its weights.
 func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 	var o models.Options
@@ -117,7 +123,7 @@ func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
 			"the Go program that has it, or penstock export", path, r.Model.Name)
 	}
-	settings, _ := r.Model.Settings.(map[string]any)
+	settings := settingsOf(r.Model)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		text := fmt.Sprint(settings[name])
 		if err := models.Set(r.Model.Name, &o, []string{name + "=" + text}); err != nil {
