@@ -47,6 +47,7 @@ type Pipe struct {
 
 	record   atomic.Bool
 	open     sync.WaitGroup // calls that were entered
+	jobs     atomic.Int32   // of workers, that have not ended
 	stop     sync.Once
 	submit   sync.Mutex // held while a run gives its jobs to all workers
 	closed   bool       // guarded by submit
@@ -140,8 +141,10 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
 	for _, i := range p.mine {
+		p.jobs.Add(1)
 		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer all.Done()
+			defer p.jobs.Add(-1)
 			p.workers[i].begin()
 			job(i, c)
 		}

@@ -150,14 +150,20 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 // meetAvailable finds the available memory of all stages, while no worker has a job.
 func (r *run) meetAvailable(ctx context.Context) error {
 	p, mine := r.p, map[int]available{}
-	err := p.exclusively(func(*torch.Ctx) error {
+	read := func(*torch.Ctx) error {
 		for i, s := range p.stages {
 			if s.Here {
 				mine[i] = r.availableOf(i)
 			}
 		}
 		return nil
-	})
+	}
+	var err error
+	if p.jobs.Load() > 0 {
+		err = p.exclusively(read)
+	} else { // a run that starts meanwhile can only add to the accounts
+		err = read(nil)
+	}
 	all, err := meet(ctx, p, "the memory of a step", mine, err)
 	if err != nil {
 		return err
