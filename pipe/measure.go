@@ -153,7 +153,7 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 		}
 		c, given := chains[i], r.available[i]
 		d := &out.Devices[s.worker]
-		d.Live, d.Limit = given.Live, tighter(d.Limit, given.Limit)
+		d.Live, d.Limit = given.Live, plan.LowerLimit(d.Limit, given.Limit)
 		out.Stages[i].Costs = costs(c)
 		if c.Fewer != nil {
 			fewer := costs(*c.Fewer)
@@ -198,18 +198,10 @@ func (a available) min(b available) available {
 	if b == (available{}) {
 		return a
 	}
-	a.Limit = tighter(a.Limit, b.Limit)
+	a.Limit = plan.LowerLimit(a.Limit, b.Limit)
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
 	a.Gradients, a.InputGradient = a.Gradients && b.Gradients, a.InputGradient && b.InputGradient
 	return a
-}
-
-// tighter is the lower of two limits, of which 0 is none.
-func tighter(a, b int64) int64 {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }
 
 func (r *run) availableOf(stage int) available {
@@ -218,7 +210,7 @@ func (r *run) availableOf(stage int) available {
 		return available{}
 	}
 	m := s.Device.Memory()
-	out := available{Live: m.Live, Limit: tighter(m.Limit, p.cfg.Budget[stage]), Unplaced: p.Unplaced(stage),
+	out := available{Live: m.Live, Limit: plan.LowerLimit(m.Limit, p.cfg.Budget[stage]), Unplaced: p.Unplaced(stage),
 		Gradients: !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })}
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State

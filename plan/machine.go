@@ -115,7 +115,7 @@ func (m Machine) between(a, b string) (h linkCost) {
 // limit.
 func (m Machine) Largest(limit int64) (most int64) {
 	for _, d := range m.Devices {
-		bytes := lowerLimit(d.Bytes, limit)
+		bytes := LowerLimit(d.Bytes, limit)
 		if bytes == 0 {
 			return 0
 		}
@@ -124,8 +124,8 @@ func (m Machine) Largest(limit int64) (most int64) {
 	return most
 }
 
-// lowerLimit returns the lower of two limits; 0 is none.
-func lowerLimit(a, b int64) int64 {
+// LowerLimit returns the lower of two limits in bytes, of which 0 is none.
+func LowerLimit(a, b int64) int64 {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
@@ -158,7 +158,7 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 		parts := min(d.threads()/threads, most, left)
 		left -= parts
 		for k := range parts {
-			one := worker{name: d.Name, device: d.Name, bytes: lowerLimit(d.Bytes/int64(parts), limit),
+			one := worker{name: d.Name, device: d.Name, bytes: LowerLimit(d.Bytes/int64(parts), limit),
 				speed: d.speed()}
 			if parts > 1 {
 				one.name = fmt.Sprintf("%s/%d", d.Name, k)
@@ -186,7 +186,7 @@ func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link fu
 	for r := 1; r < replicas; r++ {
 		for k := range n {
 			other, one := all[r*n+k], &list[k]
-			one.speed, one.bytes = min(one.speed, other.speed), lowerLimit(one.bytes, other.bytes)
+			one.speed, one.bytes = min(one.speed, other.speed), LowerLimit(one.bytes, other.bytes)
 			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -17,11 +18,7 @@ func exceptLast(_, microBatch int) bool { return microBatch > 0 }
 
 func gpipe(t rapid.TB, config schedule.Config) *schedule.Program {
 	t.Helper()
-	p, err := schedule.GPipe(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must.Get(schedule.GPipe(config))(t)
 }
 
 func parse(t rapid.TB, text string) *schedule.Program {

@@ -41,10 +41,11 @@ func (c *Ctx) Backward(outputs, grads []*Tensor, keepGraph bool) {
 	for _, t := range outputs {
 		t.handleFor("backward")
 	}
-	c.EndBackward(shim.Backward(&c.mode, handlesOf(outputs), handlesOf(grads[:len(outputs)]), keepGraph))
+	c.EndBackward(shim.Backward(&c.mode, Handles(outputs), Handles(grads[:len(outputs)]), keepGraph))
 }
 
-func handlesOf(list []*Tensor) []shim.Handle {
+// Handles returns package shim's handles on tensors, 0 for nil.
+func Handles(list []*Tensor) []shim.Handle {
 	out := make([]shim.Handle, len(list))
 	for i, t := range list {
 		out[i] = t.handle()

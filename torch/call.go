@@ -181,14 +181,6 @@ func (e *encoder) inPlace(self *Tensor) *Tensor {
 	return self
 }
 
-func (c *Ctx) ownAll(handles []shim.Handle) []*Tensor {
-	out := make([]*Tensor, len(handles))
-	for i, h := range handles {
-		out[i] = c.Own(h)
-	}
-	return out
-}
-
 // Call runs any operator of libtorch by its name with overload, such as "aten::add.Tensor".
 //
 // Arguments come in the order of the schema. They are *Tensor (nil is None), []*Tensor, int, int64,
@@ -269,7 +261,7 @@ func (c *Ctx) results(w []uint64) []any {
 		case shim.Tensor:
 			out, w = append(out, c.Own(shim.Handle(w[1]))), w[2:]
 		case shim.Tensors:
-			out, w = append(out, c.ownAll(shim.TakeList(w[2], int(w[1])))), w[3:]
+			out, w = append(out, c.OwnAll(shim.TakeList(w[2], int(w[1])))), w[3:]
 		case shim.Int:
 			out, w = append(out, int64(w[1])), w[2:]
 		case shim.Double:

@@ -146,6 +146,15 @@ func (c *Ctx) Own(h shim.Handle) *Tensor {
 	return t
 }
 
+// OwnAll is Own for each handle.
+func (c *Ctx) OwnAll(handles []shim.Handle) []*Tensor {
+	out := make([]*Tensor, len(handles))
+	for i, h := range handles {
+		out[i] = c.Own(h)
+	}
+	return out
+}
+
 // Keep moves t, if it is not kept already, out of its context: it survives Close, and the caller
 // frees it. It returns t.
 func (c *Ctx) Keep(t *Tensor) *Tensor {

@@ -38,12 +38,12 @@ type Arrival struct {
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
 // outputs. Elements may be nil. Outputs of types without gradients stay outside of the graph.
 func Attach(c *torch.Ctx, inputs, outputs []*torch.Tensor, n Node) []*torch.Tensor {
-	return ownAll(c, attach(c, "attach", false, inputs, outputs,
+	return c.OwnAll(attach(c, "attach", false, inputs, outputs,
 		func(c *torch.Ctx, r *shim.Recomputation) { runBackward(c, r, n) }, n.Forget))
 }
 
 func runBackward(c *torch.Ctx, r *shim.Recomputation, n Node) {
-	grads := ownAll(c, r.Grads)
+	grads := c.OwnAll(r.Grads)
 	clear(r.Grads)
 	for _, g := range grads {
 		c.Keep(g)
@@ -66,7 +66,7 @@ func attach(c *torch.Ctx, op string, hold bool, inputs, outputs []*torch.Tensor,
 	run func(c *torch.Ctx, r *shim.Recomputation), forget func(),
 ) []shim.Handle {
 	options := torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()}
-	attached, err := shim.Checkpoint(c.Mode(), hold, handlesOf(inputs), handlesOf(outputs),
+	attached, err := shim.Checkpoint(c.Mode(), hold, torch.Handles(inputs), torch.Handles(outputs),
 		func(r *shim.Recomputation) {
 			c := torch.NewCtx(options)
 			defer c.Close()

@@ -16,7 +16,7 @@ type Prepared struct {
 // PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
 // once.
 func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
-	handle, err := shim.PrepareBackward(c.Mode(), handlesOf(outputs), handlesOf(grads[:len(outputs)]))
+	handle, err := shim.PrepareBackward(c.Mode(), torch.Handles(outputs), torch.Handles(grads[:len(outputs)]))
 	c.Check("backward", err, outputs...)
 	return &Prepared{c, handle}
 }
@@ -36,7 +36,7 @@ func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
 // these weights without their gradients.
 func (p *Prepared) Split(first ...*torch.Tensor) *Prepared {
 	p.mustBePending()
-	handle, err := shim.SplitBackward(p.c.Mode(), p.handle, handlesOf(first))
+	handle, err := shim.SplitBackward(p.c.Mode(), p.handle, torch.Handles(first))
 	p.c.Check("backward", err, first...)
 	return &Prepared{p.c, handle}
 }

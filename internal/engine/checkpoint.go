@@ -46,7 +46,7 @@ func Checkpoint(c *torch.Ctx, f func(c *torch.Ctx, in []*torch.Tensor) []*torch.
 	out := k.firstRun(c, in)
 	attached := attach(c, "checkpoint", true, slices.Concat(in, shared), out, k.recompute, nil)
 	c.Release(mark)
-	result := ownAll(c, attached)
+	result := c.OwnAll(attached)
 	mark = c.Mark()
 	return result
 }

@@ -507,18 +507,9 @@ func TestAttachedBackwardFails(t *testing.T) {
 		leaf := c.Ones(torch.Float32, 4).SetRequiresGrad(true)
 		d := &doubling{t: t, during: func(*torch.Ctx, *engine.Arrival) { fail() }}
 		y := d.attach(c, leaf)[0]
-		var ended any = "Goexit"
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			defer func() {
-				if p := recover(); p != nil {
-					ended = p
-				}
-			}()
+		ended := torchtest.Ended(func() {
 			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-			ended = "nothing"
 		})
-		wg.Wait()
 		if ended != name {
 			t.Errorf("backward ended with %v, want %v", ended, name)
 		}

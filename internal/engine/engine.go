@@ -41,7 +41,7 @@ func Branch(c *torch.Ctx, t *torch.Tensor) *torch.Tensor { return c.Op("penstock
 // else a dense copy. Its gradient is made dense too. If t is one of the layer's inputs and its
 // producer does not make gradients dense, the result is a Branch.
 func Boundary(c *torch.Ctx, t *torch.Tensor, inputs ...*torch.Tensor) *torch.Tensor {
-	given := slices.ContainsFunc(inputs, func(x *torch.Tensor) bool { return handle(x) == t.Handle() })
+	given := slices.ContainsFunc(inputs, func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })
 	switch markBoundary(c, t, given) {
 	case shim.Gaps:
 		t = c.Clone(t)
@@ -56,29 +56,6 @@ func markBoundary(c *torch.Ctx, t *torch.Tensor, given bool) int {
 	is, err := shim.Border(t.Handle(), given)
 	c.Check("border", err, t)
 	return is
-}
-
-func handle(t *torch.Tensor) shim.Handle {
-	if t == nil {
-		return 0
-	}
-	return t.Handle()
-}
-
-func handlesOf(list []*torch.Tensor) []shim.Handle {
-	out := make([]shim.Handle, len(list))
-	for i, t := range list {
-		out[i] = handle(t)
-	}
-	return out
-}
-
-func ownAll(c *torch.Ctx, handles []shim.Handle) []*torch.Tensor {
-	out := make([]*torch.Tensor, len(handles))
-	for i, h := range handles {
-		out[i] = c.Own(h)
-	}
-	return out
 }
 
 // Dense reports whether the elements of a tensor with these sizes and strides fill its memory, each
@@ -126,7 +103,7 @@ func InMemoryOrder(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 func Hollow(list []*torch.Tensor) {
 	once, _ := torch.Distinct(list)
 	none := func(t *torch.Tensor) bool { return t == nil || t.Freed() }
-	shim.Hollow(handlesOf(slices.DeleteFunc(once, none)))
+	shim.Hollow(torch.Handles(slices.DeleteFunc(once, none)))
 }
 
 // Refill allocates zeros on the context's account for the tensors of a list that Hollow has

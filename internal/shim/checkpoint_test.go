@@ -2,12 +2,12 @@ package shim_test
 
 import (
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"penstock.example/internal/engine"
 	"penstock.example/internal/shim"
+	"penstock.example/internal/torchtest"
 	"penstock.example/torch"
 )
 
@@ -33,23 +33,13 @@ func TestRecomputationsOnThreadsOfTheEngine(t *testing.T) {
 			for range depth {
 				inner := f
 				f = func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
-					return engine.Checkpoint(c, inner,
-						in, false)
+					return engine.Checkpoint(c, inner, in, false)
 				}
 			}
 			y := f(c, []*torch.Tensor{x})[0]
-			var ended any = "Goexit"
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				defer func() {
-					if p := recover(); p != nil {
-						ended = p
-					}
-				}()
+			ended := torchtest.Ended(func() {
 				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
-				ended = "nothing"
 			})
-			wg.Wait()
 			if ended != name {
 				t.Errorf("%d deep: backward ended with %v, want %s", depth, ended, name)
 			}

@@ -7,6 +7,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,4 +89,22 @@ func Leaf(t testing.TB, c *torch.Ctx, shape ...int64) *torch.Tensor {
 		x.Free()
 	})
 	return x
+}
+
+// Ended runs f on a goroutine of its own and returns how it ended: the value of its panic, "Goexit", or
+// "nothing" if it returned.
+func Ended(f func()) (how any) {
+	how = "Goexit"
+	var done sync.WaitGroup
+	done.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				how = p
+			}
+		}()
+		f()
+		how = "nothing"
+	})
+	done.Wait()
+	return how
 }

@@ -16,6 +16,7 @@ import (
 
 	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/golden"
+	"penstock.example/internal/must"
 	"penstock.example/internal/trace"
 	"penstock.example/schedule"
 )
@@ -35,11 +36,7 @@ func simulated(t rapid.TB, p *schedule.Program) schedule.Timeline {
 
 func gpipe(t rapid.TB, config schedule.Config) *schedule.Program {
 	t.Helper()
-	p, err := schedule.GPipe(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must.Get(schedule.GPipe(config))(t)
 }
 
 // written is the trace of a timeline whose workers are called worker 0 · cpu:0 and so on.
