@@ -44,14 +44,11 @@ func (p *prober) sweepChains(f *looked, sample []*torch.Tensor) (chains []Chain,
 	if p.Loss != nil {
 		units[last] = append(units[last], 1)
 	}
-	w, err := p.newSweep(units)
+	w, err := p.newSweep(units, sample)
 	if err != nil {
 		return nil, err
 	}
 	defer w.free()
-	if w.in, err = p.sampleInput(sample); err != nil {
-		return nil, err
-	}
 	p.begin(sweepingForward)
 	if err := w.forwards(); err != nil {
 		return nil, err

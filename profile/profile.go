@@ -150,7 +150,7 @@ func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) (err 
 	} else {
 		p.all += looking
 		p.begin(looking)
-		if out.looked, err = p.lookEach(key, sample); err != nil {
+		if out.looked, err = p.look(key, sample); err != nil {
 			return err
 		}
 	}

@@ -62,7 +62,7 @@ func (b *input) free() {
 }
 
 // newSweep cuts the model. units is the number of layers in each unit, by stage.
-func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
+func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) (w *sweep, err error) {
 	w = &sweep{prober: p, held: map[int]input{}}
 	counts := slices.Concat(units...)
 	if p.s, err = p.segment(counts); err != nil {
@@ -114,7 +114,8 @@ func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
 	for k := range w.back {
 		w.back[k].Begin(p.s, p.context)
 	}
-	return w, nil
+	w.in, err = p.sampleInput(sample)
+	return w, err
 }
 
 func (w *sweep) free() {
@@ -191,10 +192,15 @@ func (w *sweep) enter(st *stage, number int) {
 
 // replace replaces tensors by copies, as another device gets them.
 func (w *sweep) replace(list []*torch.Tensor) {
-	copies := mapped(list, w.c.CopyHere)
-	mapped(copies, w.c.Keep) // after all copies, as one that fails would leave the others
+	copies := w.copied(list)
 	torch.FreeAll(list)
 	copy(list, copies)
+}
+
+func (p *prober) copied(list []*torch.Tensor) []*torch.Tensor {
+	copies := mapped(list, p.c.CopyHere)
+	mapped(copies, p.c.Keep) // after all copies, as one that fails would leave the others
+	return copies
 }
 
 // forward measures the forwards of a unit, and makes its output the next input. After the last unit it

@@ -12,7 +12,7 @@ import (
 func (f *looked) joined(layers []nn.NamedLayer) []bool {
 	out := make([]bool, len(layers))
 	makes := func(i int) bool {
-		return slices.ContainsFunc(f.tuple(i+1), func(o flow) bool { return o.block.creator == i })
+		return slices.ContainsFunc(f.tuple(i+1), func(o element) bool { return o.block.creator == i })
 	}
 	for i := 1; i < len(out); i++ {
 		out[i] = f.overwrote[i] || overwrites(layers[i]) || !makes(i) || i == 1 && !makes(0) ||
@@ -21,12 +21,12 @@ func (f *looked) joined(layers []nn.NamedLayer) []bool {
 	return out
 }
 
-func (f *looked) tuple(boundary int) []flow { return f.at[boundary][:f.tuples[boundary]] }
+func (f *looked) tuple(boundary int) []element { return f.at[boundary][:f.tuples[boundary]] }
 
 // loose returns the bytes at a boundary that no layer saves for backward, without blocks of others.
-func loose(flows, others []flow) (bytes int64) {
+func loose(flows, others []element) (bytes int64) {
 	for i, f := range flows {
-		if !slices.ContainsFunc(slices.Concat(flows[:i], others), func(o flow) bool {
+		if !slices.ContainsFunc(slices.Concat(flows[:i], others), func(o element) bool {
 			return o.block == f.block
 		}) {
 			bytes += f.block.loose()
