@@ -84,9 +84,7 @@ func (w *sweep) loss(times []unitTimes) *remat.Loss {
 	seed := made.bytesOf(made.At[at+1])
 	out := &remat.Loss{Tmp: max(slices.Max(u.bytes.Save[:]), u.saved+seed+u.backs[remat.Makes].Peak) -
 		made.fresh(at, at+1)}
-	if times != nil {
-		out.Backward = micros(times[w.model:], forward) + micros(times[w.model:], firstBackward)
-	}
+	out.Backward = micros(times[w.model:], forward) + micros(times[w.model:], firstBackward)
 	for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
 		b.At = b.At[:at+1]
 	}
@@ -98,20 +96,13 @@ func (w *sweep) assemble(out *Chain, st *stage, f *looked) {
 	fp := out.Footprint
 	out.Given, out.Gives = st.values.bytesOf(fp.Arrives.Tuple), st.values.bytesOf(fp.Leaves.Tuple)
 	var deferred []remat.Deferred
-	var all []timed
 	at := 0
 	for _, u := range w.units[:st.first] {
 		at += len(u.list)
 	}
 	for i, u := range w.units[st.first:st.last] {
-		times := make([]unitTimes, len(u.list))
-		if f.times != nil {
-			times = f.times[at : at+len(u.list)]
-		}
+		times := f.times[at : at+len(u.list)]
 		at += len(u.list)
-		for op := range operations {
-			all = append(all, timesOf(times, op)...)
-		}
 		out.UnitTimes = append(out.UnitTimes, remat.UnitTimes{Name: u.name, Forward: micros(times, forward),
 			ForwardNoGrad: micros(times, forwardNoGrad),
 			Backward:      micros(times, firstBackward), Later: micros(times, laterBackward)})
@@ -129,7 +120,7 @@ func (w *sweep) assemble(out *Chain, st *stage, f *looked) {
 		deferred = append(deferred, d)
 	}
 	out.Chain = fp.Chain(out.UnitTimes, out.Chain.Loss.Backward, out.Prologue, remat.Makes)
-	if out.Timing = (Timing{spread(all...), f.devices}); w.Split {
+	if out.Timing = f.timing; w.Split {
 		out.Deferred = deferred
 	}
 }

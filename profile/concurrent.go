@@ -27,11 +27,10 @@ type team struct {
 type lane struct {
 	*prober
 	window
-	ctx   context.Context // of the row
-	in    input           // of the first layer
-	at    int             // the layer that runs
-	undo  []func()
-	spent time.Duration // in layers, in all passes
+	ctx  context.Context // of the row
+	in   input           // of the first layer
+	at   int             // the layer that runs
+	undo []func()
 }
 
 // timeRow times the windows of a row, and returns their output.
@@ -105,7 +104,7 @@ func (l *lane) output() (next input, err error) {
 	err = l.attempt(func() error {
 		e := l.begin()
 		for i := l.from; i < l.to; i++ {
-			if _, err := l.run(e, remat.Forward, i); err != nil {
+			if err := l.run(e, remat.Forward, i, new(timed)); err != nil {
 				return err
 			}
 		}
@@ -116,17 +115,14 @@ func (l *lane) output() (next input, err error) {
 	return next, err
 }
 
-// run performs an operation on layer i, and returns how long it takes.
-func (l *lane) run(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error) {
-	l.at = i
-	if err := l.ctx.Err(); err != nil {
-		return 0, err
+// run times an operation on layer i.
+func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *timed) error {
+	if l.at = i; l.ctx.Err() != nil {
+		return l.ctx.Err()
 	}
-	mark := l.c.Mark()
-	took := l.do(e, remat.Op{Kind: kind, Layer: i}).took
-	l.spent += took
-	l.c.Release(mark)
-	return took, nil
+	defer l.c.SetAutocast(l.c.SetAutocast(l.Autocast))
+	l.time(l.c, into, func() { e.Do(l.c, remat.Op{Kind: kind, Layer: i}) })
+	return nil
 }
 
 // run times all lanes, several on a thread each.

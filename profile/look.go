@@ -18,8 +18,8 @@ type looked struct {
 	blocks    []*block    // of outputs
 	copied    int64       // bytes of the timed transfers
 	seconds   float64     // of the timed transfers
-	times     []unitTimes // by layer, the loss too; nil with Config.BytesOnly
-	devices   int         // that worked while layers were timed
+	times     []unitTimes // by layer, the loss too; zero with Config.BytesOnly
+	timing    Timing
 }
 
 // element is a tensor that goes from layer to layer; the zero value is an absent skip.
@@ -62,8 +62,9 @@ func (p *prober) look(key string, sample []*torch.Tensor) (f *looked, err error)
 			return f, err
 		}
 	}
+	f.times = make([]unitTimes, len(p.layers))
 	if p.overwrote = f.overwrote; !p.BytesOnly {
-		f.times, f.devices, err = p.passes(sample, f.held)
+		f.times, f.timing, err = p.passes(sample, f.held)
 	}
 	return f, err
 }
@@ -166,13 +167,11 @@ func (f *looked) transfer(w *sweep) {
 	for _, t := range w.in.xs {
 		var times timed
 		for n := (count{Config: &w.Config}); n.more(); {
-			took := w.took(w.peer, func() { w.peer.CopyHere(t) })
-			if n.add(took) {
-				times = append(times, took)
+			if w.time(w.peer, &times, func() { w.peer.CopyHere(t) }); !n.add(times[len(times)-1]) {
+				times = nil
 			}
-			w.peer.Close()
 		}
 		_, bytes := t.Storage()
-		f.copied, f.seconds = f.copied+bytes, f.seconds+times.typical().Seconds()
+		f.copied, f.seconds = f.copied+bytes, f.seconds+times.micros()/1e6
 	}
 }

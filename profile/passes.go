@@ -33,22 +33,15 @@ type window struct {
 // rows cuts layers of given bytes into windows of at most most bytes, and windows into rows that are
 // timed at once, a window on each device. A larger layer is a row.
 func rows(bytes []int64, devices int, most int64) (list [][]window) {
-	var counts []int // layers of each window
-	var held int64
-	costs := make([]float64, len(bytes))
+	windows, held, costs := 1, int64(0), make([]float64, len(bytes))
 	for i, n := range bytes {
-		if i == 0 || held+n > most {
-			counts, held = append(counts, 0), 0
+		if held += n; held > most && i > 0 {
+			windows, held = windows+1, n
 		}
-		counts[len(counts)-1]++
-		held, costs[i] = held+n, float64(n)
+		costs[i] = float64(n)
 	}
-	if devices > 1 {
-		n := min((len(counts)+devices-1)/devices*devices, len(bytes))
-		if even, err := plan.Partition(costs, n); err == nil {
-			counts = even
-		}
-	}
+	windows = min((windows+devices-1)/devices*devices, len(bytes))
+	counts, _ := plan.Partition(costs, windows) // no window exceeds most or the largest layer
 	at := 0
 	for _, n := range counts {
 		w := window{at, at + n, sum(bytes[at:at+n]) > most}
@@ -90,14 +83,13 @@ func (p *prober) windowLimit() int64 {
 	return min(most, half/int64(1+len(p.others)))
 }
 
-// passes times the layers. held is the bytes that a forward with gradients leaves, by layer. atWork is
-// how many devices worked all the while.
-func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
+// passes times the layers. held is the bytes that a forward with gradients leaves, by layer.
+func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, t Timing, err error) {
 	defer p.reserveOthers()()
 	in, err := p.sampleInput(sample)
 	defer func() { in.free() }()
-	times, atWork = make([]unitTimes, len(p.layers)), 1+len(p.others)
-	list := rows(held, atWork, p.windowLimit()/inFlight)
+	times, t.Devices = make([]unitTimes, len(p.layers)), 1+len(p.others)
+	list := rows(held, t.Devices, p.windowLimit()/inFlight)
 	if p.isLean {
 		list = tightRows(0, len(p.layers))
 	}
@@ -110,11 +102,12 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 			list = append(tightRows(from, to), list[1:]...)
 			continue
 		}
-		atWork = min(atWork, len(row))
+		t.Devices = min(t.Devices, len(row))
 		in.free()
 		in, list, err = next, list[1:], failed
 	}
-	return times, atWork, err
+	t.Spread = spread(times)
+	return times, t, err
 }
 
 // pass runs the layers of a window once without gradients and on several micro-batches with them,
@@ -156,11 +149,9 @@ func (l *lane) pass(times []unitTimes) error {
 // forward runs the forwards of a micro-batch. It frees the execution if they have no gradients.
 func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) error {
 	for i := l.from; i < l.to; i++ {
-		took, err := l.run(e, kind, i)
-		if err != nil {
+		if err := l.run(e, kind, i, &times[i][op]); err != nil {
 			return err
 		}
-		times[i][op] = append(times[i][op], took)
 	}
 	if kind == remat.Forward {
 		e.Free()
@@ -175,15 +166,13 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 	e.Defer = op == firstPart
 	var deferred []int
 	for i := l.to - 1; i >= l.from; i-- {
-		hasBackward, n := requiresGrad(e.Saved(i)), e.Deferred()
-		took, err := l.run(e, remat.Backward, i)
-		if err != nil {
+		into, n := &times[i][op], e.Deferred()
+		if !requiresGrad(e.Saved(i)) { // nothing goes back
+			*into, into = append(*into, 0), new(timed)
+		}
+		if err := l.run(e, remat.Backward, i, into); err != nil {
 			return err
 		}
-		if !hasBackward {
-			took = 0
-		}
-		times[i][op] = append(times[i][op], took)
 		if e.Deferred() > n {
 			deferred = append(deferred, i)
 		} else if e.Defer {
@@ -192,10 +181,7 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 	}
 	for _, i := range deferred {
 		l.at = i
-		mark := l.c.Mark()
-		took := l.read(func() { e.Weight(l.c) }).took
-		l.c.Release(mark)
-		times[i][secondPart] = append(times[i][secondPart], took)
+		l.time(l.c, &times[i][secondPart], func() { e.Weight(l.c) })
 	}
 	e.Free()
 	return nil
@@ -211,43 +197,31 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 // is every layer as quick as in its best quarter.
 func scaleToPasses(layers []unitTimes) {
 	for op := range operations {
-		list := timesOf(layers, op)
-		all := typicalSum(list)
-		if all <= 0 {
-			continue
-		}
-		passes := make(timed, len(slices.MinFunc(list, func(a, b timed) int { return len(a) - len(b) })))
-		for _, t := range list {
+		passes := make(timed, len(slices.MinFunc(layers, func(a, b unitTimes) int {
+			return len(a[op]) - len(b[op])
+		})[op]))
+		for _, t := range layers {
 			for k := range passes { // other windows may have had more passes
-				passes[k] += t[k]
+				passes[k] += t[op][k]
 			}
 		}
-		by := passes.typical().Seconds() / all.Seconds()
-		for _, t := range list {
-			for k := range t {
-				t[k] = time.Duration(float64(t[k]) * by)
+		if all := micros(layers, op); all > 0 {
+			by := passes.micros() / all
+			for _, t := range layers {
+				for k := range t[op] {
+					t[op][k] = time.Duration(float64(t[op][k]) * by)
+				}
 			}
 		}
 	}
-}
-
-func timesOf(layers []unitTimes, op int) (list []timed) {
-	for _, t := range layers {
-		list = append(list, t[op])
-	}
-	return list
-}
-
-func typicalSum(list []timed) (all time.Duration) {
-	for _, t := range list {
-		all += t.typical()
-	}
-	return all
 }
 
 // micros returns the microseconds of an operation on several layers.
-func micros(layers []unitTimes, op int) float64 {
-	return float64(typicalSum(timesOf(layers, op))) / float64(time.Microsecond)
+func micros(layers []unitTimes, op int) (all float64) {
+	for _, t := range layers {
+		all += t[op].micros()
+	}
+	return all
 }
 
 // begin begins an execution of layers that have run before at the window's first layer.

@@ -26,8 +26,9 @@ type prober struct {
 	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
 
-	queueing bool     // see queues
-	queue    []queued // the runs of the pass so far
+	spent    time.Duration // in timed runs
+	queueing bool          // see queues
+	queue    []queued      // the runs of the pass so far
 
 	drops      []func()                  // free memory after a unit
 	executions []*segment.Execution      // of the unit; failed ones still hold tensors
@@ -64,26 +65,24 @@ func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, cfg)
 }
 
-// reading is the bytes and the time of an operation.
+// reading is the bytes of an operation.
 type reading struct {
 	peak  int64 // the most live bytes, less those before
 	delta int64 // the live bytes afterwards, less those before
-	took  time.Duration
 }
 
-func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
+func (p *prober) do(e *segment.Execution, op remat.Op) reading {
 	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
 	return p.read(func() { e.Do(p.c, op) })
 }
 
 // read reads the account before and after a function.
-func (p *prober) read(do func()) (r reading) {
+func (p *prober) read(do func()) reading {
 	before := p.live()
 	p.Device.ResetPeak()
-	r.took = p.took(p.c, do)
+	do()
 	m := p.Device.Memory()
-	r.peak, r.delta = m.Peak-before, m.Live-before
-	return r
+	return reading{m.Peak - before, m.Live - before}
 }
 
 // execution begins an execution. dropHeld frees it.

@@ -90,7 +90,7 @@ func (l *lane) grow() error {
 		l.at, l.to = i, i+1
 		l.undo = append(l.undo, l.ready(l.layers[i]))
 		e.Again(i)
-		if _, err := l.run(e, remat.ForwardSave, i); err != nil {
+		if err := l.run(e, remat.ForwardSave, i, new(timed)); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (l *lane) rounds(t *ThreadTimes) error {
 				}
 				times = append(times, l.spent-before)
 			}
-			t.Rounds[k][j] += times[1:].median() // in the first pass threads are woken, or made
+			t.Rounds[k][j] += time.Duration(1000*times[1:].median()) // in the first pass threads are woken, or made
 		}
 	}
 	return nil

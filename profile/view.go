@@ -12,6 +12,7 @@ import (
 // whichever layer saves it.
 func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 	f := p.looked
+	p.Timing = f.timing
 	last := func(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
 	for _, x := range f.at[0] {
 		p.Input += x.bytes
@@ -47,7 +48,6 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 	slices.SortStableFunc(p.Skips, func(a, b plan.LayerSkip) int {
 		return cmp.Or(a.From-b.From, a.To[len(a.To)-1]-b.To[len(b.To)-1])
 	})
-	var all []timed
 	for i, named := range layers {
 		out := f.tuple(i + 1)
 		l := plan.Layer{Name: named.Name, Saved: f.kept(i), Leave: loose(out, f.at[i+1][len(out):])}
@@ -62,14 +62,10 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 				l.Enter += in.bytes
 			}
 		}
-		if f.times != nil { // a later micro-batch's backward adds to gradients
-			t := f.times[i]
-			l.Forward, l.Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
-			all = append(all, t[forward], t[laterBackward])
-		}
+		// a later micro-batch's backward adds to gradients
+		l.Forward, l.Backward = f.times[i][forward].micros()/1e6, f.times[i][laterBackward].micros()/1e6
 		p.Layers = append(p.Layers, l)
 	}
-	p.Timing = Timing{spread(all...), f.devices}
 	p.parameters(layers)
 }
 
