@@ -11,27 +11,31 @@ import (
 
 // blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A block
 // counts once while elements lie in it. Parameters and their gradients do not count.
-type blocks struct{ remat.Blocks }
+type blocks struct {
+	remat.Blocks
+	known map[uintptr]int // the blocks at the boundary that was noted last, by storage
+}
 
-// note numbers the blocks of the elements at a boundary; nil is an absent element. known are the
-// numbers of blocks at the boundary that ran before, by storage.
-func (b *blocks) note(boundary int, known map[uintptr]int, elements []*torch.Tensor) {
-	known, b.At[boundary] = maps.Clone(known), make([]int, len(elements))
-	if known == nil {
-		known = map[uintptr]int{}
+// note numbers the blocks of the elements at a boundary, next to the one noted last; nil is an absent
+// element. Memory of weights has no number.
+func (b *blocks) note(boundary int, elements, weights []*torch.Tensor) {
+	blocks, now, numbers := map[uintptr]int{}, map[uintptr]int{}, make([]int, len(elements))
+	for _, t := range weights {
+		id, _ := t.Storage()
+		blocks[id] = -1
 	}
+	maps.Copy(blocks, b.known)
 	for k, t := range elements {
-		if b.At[boundary][k] = -1; t == nil {
+		if numbers[k] = -1; t == nil {
 			continue
 		}
 		id, bytes := t.Storage()
-		block, ok := known[id]
-		if !ok {
-			block = len(b.Bytes)
-			known[id], b.Bytes = block, append(b.Bytes, bytes)
+		if _, known := blocks[id]; !known {
+			blocks[id], b.Bytes = len(b.Bytes), append(b.Bytes, bytes)
 		}
-		b.At[boundary][k] = block
+		numbers[k], now[id] = blocks[id], blocks[id]
 	}
+	b.At[boundary], b.known = numbers, now
 }
 
 // fresh returns the bytes at a boundary that are not at another one.

@@ -186,7 +186,7 @@ func (w *sweep) enter(st *stage, number int) {
 			w.replace(w.in.skips[place : place+1])
 		}
 	}
-	st.values.note(0, nil, n.values(w.in))
+	st.values.note(0, n.values(w.in), nil)
 	w.held[st.first] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
 }
 
@@ -220,21 +220,13 @@ func (w *sweep) forward(st *stage, i int) {
 			u.commit = w.read(func() { w.deferred.Commit(nn.NewCtx(w.c, nn.Config{})) }).peak
 		}
 	})
-	known := map[uintptr]int{}
-	at := i - st.first
-	for k, t := range w.elements(st, i).values(w.in) {
-		if t != nil {
-			id, _ := t.Storage()
-			known[id] = st.values.At[at][k]
-		}
-	}
+	var weights []*torch.Tensor
 	for _, s := range state(u.list) {
 		if s.Exists() {
-			id, _ := s.Tensor().Storage()
-			known[id] = -1
+			weights = append(weights, s.Tensor())
 		}
 	}
-	st.values.note(at+1, known, w.elements(st, i+1).values(w.next))
+	st.values.note(i+1-st.first, w.elements(st, i+1).values(w.next), weights)
 	w.in.free()
 	w.in, w.next = w.next, input{}
 }
@@ -284,7 +276,7 @@ func (w *sweep) backwards() error {
 	for number, st := range slices.Backward(w.stages) {
 		for _, kind := range kinds {
 			list := w.gradients(kind, st.last).list(w.elements(st, st.last))
-			st.grads[kind].note(st.last-st.first, nil, list)
+			st.grads[kind].note(st.last-st.first, list, nil)
 		}
 		if err := w.descend(st, st.first, st.last); err != nil {
 			return err
@@ -364,7 +356,7 @@ func (w *sweep) backward(st *stage, i int) error {
 
 // backwardOf measures a unit's backwards of a kind, and leaves the gradients of its input.
 func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
-	u, at, b := &w.units[i], i-st.first, &st.grads[kind]
+	u := &w.units[i]
 	var zeroed []nn.NamedLayer
 	if kind == remat.Makes {
 		zeroed = u.list
@@ -373,10 +365,10 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		u.backs[kind+remat.MakesLater] = w.split(i, kind)
 		zeroGrads(zeroed)
 	}
-	known := map[uintptr]int{}
-	for k, t := range w.gradients(kind, i+1).list(w.elements(st, i+1)) {
+	// The backward frees its gradients. No new memory gets their identity until the unit is measured.
+	for _, t := range w.gradients(kind, i+1).all() {
 		if t != nil {
-			known[w.hold(t)] = b.At[at+1][k]
+			w.drops = append(w.drops, engine.HoldStorage(t))
 		}
 	}
 	before, e := gradBytes(u.list), &w.back[kind]
@@ -385,23 +377,13 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak
 	u.backs[kind] = remat.UnitBackward{Peak: peak, Weights: gradBytes(u.list) - before}
+	var weights []*torch.Tensor
 	for _, s := range state(u.list) {
 		if s.Trainable() && s.Tensor().HasGrad() {
-			id, _ := w.c.GradOf(s.Tensor()).Storage()
-			if _, isInput := known[id]; !isInput {
-				known[id] = -1
-			}
+			weights = append(weights, w.c.GradOf(s.Tensor()))
 		}
 	}
-	b.note(at, known, w.gradients(kind, i).list(w.elements(st, i)))
-}
-
-// hold returns the storage of a gradient. The backward frees the gradient, but no new memory gets this
-// identity until the unit is measured.
-func (w *sweep) hold(t *torch.Tensor) uintptr {
-	id, _, drop := engine.HoldStorage(t)
-	w.drops = append(w.drops, drop)
-	return id
+	st.grads[kind].note(i-st.first, w.gradients(kind, i).list(w.elements(st, i)), weights)
 }
 
 // depart replaces the gradients of a stage's input by copies, as other devices get them.
