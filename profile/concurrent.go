@@ -79,16 +79,15 @@ func (p *prober) on(d torch.Device) *prober {
 	return q
 }
 
-func (l *lane) attempt(f func() error) error {
-	return attemptAt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
+func (l *lane) attempt(f func()) error {
+	return attempt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
 }
 
 // readyAll makes the layers ready to run, until end.
-func (l *lane) readyAll() error {
+func (l *lane) readyAll() {
 	for l.at = l.from; l.at < l.to; l.at++ {
 		l.undo = append(l.undo, l.ready(l.layers[l.at]))
 	}
-	return nil
 }
 
 func (l *lane) end() {
@@ -101,28 +100,23 @@ func (l *lane) end() {
 
 // output runs a lane once, for the input of the next one.
 func (l *lane) output() (next input, err error) {
-	err = l.attempt(func() error {
+	err = l.attempt(func() {
 		e := l.begin()
 		for i := l.from; i < l.to; i++ {
-			if err := l.run(e, remat.Forward, i, new(timed)); err != nil {
-				return err
-			}
+			l.run(e, remat.Forward, i, new(timed))
 		}
 		next.xs, next.skips = e.Take(l.to)
 		e.Free()
-		return nil
 	})
 	return next, err
 }
 
 // run times an operation on layer i.
-func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *timed) error {
-	if l.at = i; l.ctx.Err() != nil {
-		return l.ctx.Err()
-	}
+func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *timed) {
+	l.at = i
+	stopIfEnded(l.ctx)
 	defer l.c.SetAutocast(l.c.SetAutocast(l.Autocast))
 	l.time(l.c, into, func() { e.Do(l.c, remat.Op{Kind: kind, Layer: i}) })
-	return nil
 }
 
 // run times all lanes, several on a thread each.
@@ -155,28 +149,23 @@ func (t *team) run(stop func()) error {
 
 // time does the passes of a lane until all lanes have done theirs.
 func (t *team) time(l *lane) error {
-	return l.attempt(func() error {
+	return l.attempt(func() {
 		for n := (count{Config: &l.Config}); n.more() || t.left.Load() > 0; {
 			if l == t.lanes[0] {
 				l.tell(float64(l.from) / float64(len(l.layers)))
 			}
-			ended, into := !n.more(), make([]unitTimes, len(t.times))
-			took, err := l.timedPass(into)
-			if err != nil {
-				return err
-			}
-			if n.add(took) && !ended {
+			wanted, into := n.more(), make([]unitTimes, len(t.times))
+			if n.add(l.timedPass(into)) && wanted {
 				for i := l.from; i < l.to; i++ {
 					for op := range into[i] {
 						t.times[i][op] = append(t.times[i][op], into[i][op]...)
 					}
 				}
 			}
-			if !ended && !n.more() {
+			if wanted && !n.more() {
 				t.left.Add(-1)
 			}
 		}
-		return nil
 	})
 }
 

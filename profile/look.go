@@ -49,7 +49,7 @@ func (p *prober) look(key string, sample []*torch.Tensor) (f *looked, err error)
 		return f, err
 	}
 	defer w.free()
-	if err := attempt(theSample, func() error { w.replace(w.in.xs); return nil }); err != nil {
+	if err := attempt(theSample, func() { w.replace(w.in.xs) }); err != nil {
 		return f, err
 	}
 	given := &block{creator: nobody, saver: nobody} // held by the first stage of a pipe, in any case

@@ -111,58 +111,42 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 }
 
 // pass runs the layers of a window once without gradients and on several micro-batches with them,
-// and records how long each operation takes.
-func (l *lane) pass(times []unitTimes) error {
-	if err := l.forward(l.begin(), remat.Forward, forwardNoGrad, times); err != nil {
-		return err
-	}
+// and appends how long each operation takes.
+func (l *lane) pass(times []unitTimes) {
+	l.forward(l.begin(), remat.Forward, forwardNoGrad, times)
 	zeroGrads(l.layers[l.from:l.to])
-	n, ahead := inFlight, inFlight // in every window, so that times of layers add up pass by pass
+	ops := []int{firstBackward, laterBackward} // in every window, so that times add up pass by pass
 	if l.Split {
-		n++
+		ops = append(ops, firstPart)
 	}
+	ahead := inFlight
 	if l.isTight || l.MicroBatches == 1 {
 		ahead = 1
 	}
 	var list []*segment.Execution
-	for k := range n {
-		for len(list) < min(n, k+ahead) {
-			e := l.begin()
-			if err := l.forward(e, remat.ForwardSave, forward, times); err != nil {
-				return err
-			}
-			list = append(list, e)
+	for k, op := range ops {
+		for len(list) < min(len(ops), k+ahead) {
+			list = append(list, l.begin())
+			l.forward(list[len(list)-1], remat.ForwardSave, forward, times)
 		}
-		op := laterBackward
-		if k == 0 {
-			op = firstBackward
-		} else if k == inFlight {
-			op = firstPart
-		}
-		if err := l.back(list[k], op, times); err != nil {
-			return err
-		}
+		l.back(list[k], op, times)
 	}
-	return nil
 }
 
 // forward runs the forwards of a micro-batch. It frees the execution if they have no gradients.
-func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) error {
+func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) {
 	for i := l.from; i < l.to; i++ {
-		if err := l.run(e, kind, i, &times[i][op]); err != nil {
-			return err
-		}
+		l.run(e, kind, i, &times[i][op])
 	}
 	if kind == remat.Forward {
 		e.Free()
 	}
-	return nil
 }
 
 // back runs the backwards of a micro-batch. If they are in two parts, all first parts come before the
 // second ones.
-func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
-	l.giveOnes(e)
+func (l *lane) back(e *segment.Execution, op int, times []unitTimes) {
+	l.giveOnes(e, e, l.from, l.to)
 	e.Defer = op == firstPart
 	var deferred []int
 	for i := l.to - 1; i >= l.from; i-- {
@@ -170,9 +154,7 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 		if !requiresGrad(e.Saved(i)) { // nothing goes back
 			*into, into = append(*into, 0), new(timed)
 		}
-		if err := l.run(e, remat.Backward, i, into); err != nil {
-			return err
-		}
+		l.run(e, remat.Backward, i, into)
 		if e.Deferred() > n {
 			deferred = append(deferred, i)
 		} else if e.Defer {
@@ -184,7 +166,6 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 		l.time(l.c, &times[i][secondPart], func() { e.Weight(l.c) })
 	}
 	e.Free()
-	return nil
 }
 
 func requiresGrad(xs, skips []*torch.Tensor) bool {
@@ -238,27 +219,27 @@ func (l *lane) begin() *segment.Execution {
 	return e
 }
 
-// giveOnes gives an execution ones as the gradients of the window's output: of the tuple, of each pop
-// of a skip, and of parameters that later layers use, too.
-func (l *lane) giveOnes(e *segment.Execution) {
-	given, stashed := e.Saved(l.to - 1)
-	detached, passing := e.Take(l.to)
+// giveOnes gives an execution ones as the gradients at a boundary: of the tuple, of each pop of a skip,
+// and of parameters that later units use, too. e has run the units before the boundary from unit first.
+func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
+	given, stashed := e.Saved(boundary - 1)
+	detached, passing := e.Take(boundary)
 	defer torch.FreeAll(detached)
 	defer torch.FreeAll(passing)
 	ones := func(t *torch.Tensor) *torch.Tensor {
 		if t == nil || !t.DType().IsFloat() {
 			return nil
 		}
-		return l.c.Keep(l.c.OnesLike(t))
+		return p.c.Keep(p.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	e.GiveGrads(l.to, xs, skips) // before they are made, so that a failure frees them
+	to.GiveGrads(boundary, xs, skips) // before they are made, so that a failure frees them
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
 		}
 	}
-	for i, pops := range l.s.Crossing(l.to) {
+	for i, pops := range p.s.Crossing(boundary) {
 		t := stashed[i]
 		if t == nil && i < len(passing) {
 			t = passing[i]
@@ -267,10 +248,10 @@ func (l *lane) giveOnes(e *segment.Execution) {
 			skips[i] = append(skips[i], ones(t))
 		}
 	}
-	for _, k := range l.s.Tied(l.to) {
-		for i := l.from; i < l.to; i++ {
-			if l.s.Uses(i, k) {
-				e.GiveTie(k, ones(l.s.TieTensor(k)))
+	for _, k := range p.s.Tied(boundary) {
+		for i := first; i < boundary; i++ {
+			if p.s.Uses(i, k) {
+				to.GiveTie(k, ones(p.s.TieTensor(k)))
 				break
 			}
 		}

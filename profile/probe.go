@@ -144,11 +144,10 @@ func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torc
 }
 
 func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
-	err = attempt(theSample, func() error {
+	err = attempt(theSample, func() {
 		for _, x := range sample {
 			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
 		}
-		return nil
 	})
 	return in, err
 }

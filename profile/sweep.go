@@ -143,14 +143,14 @@ func (w *sweep) stageOf(unit int) int {
 
 // attempt runs f with the layers of a unit ready to run, and makes its panic the error of the unit.
 func (w *sweep) attempt(i int, f func()) error {
-	return attempt(w.units[i].name, func() error {
+	return attempt(func() string { return w.units[i].name }, func() {
 		defer w.c.Close()
 		defer w.dropHeld()
 		for _, l := range w.units[i].list {
 			defer w.ready(l)()
 		}
 		f()
-		return w.ctx.Err()
+		stopIfEnded(w.ctx)
 	})
 }
 
@@ -209,8 +209,11 @@ func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
 	u.bytes.Save = w.runs(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
 		u.saved, u.isFrozen = again.delta, !requiresGrad(e.Saved(i))
-		if xs, _ := e.Saved(i); i == len(w.units)-1 {
-			w.giveOnes(xs)
+		for _, kind := range kinds {
+			if i == len(w.units)-1 {
+				w.giveOnes(&w.back[kind], e, 0, i+1)
+				engine.Hollow(w.gradients(kind, i+1).all())
+			}
 		}
 	})
 	u.bytes.Keep = w.runs(i, remat.ForwardKeep, func(e *segment.Execution, first, again reading) {
@@ -255,20 +258,6 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 		e.Free()
 	}
 	return peaks
-}
-
-// giveOnes gives the model's output gradients, with the layout of ones.
-func (w *sweep) giveOnes(ys []*torch.Tensor) {
-	for _, kind := range kinds {
-		xs := make([]*torch.Tensor, len(ys))
-		w.back[kind].GiveGrads(len(w.units), xs, nil)
-		for k, y := range ys {
-			if y != nil && y.RequiresGrad() && !slices.Contains(ys[:k], y) {
-				xs[k] = w.c.Keep(w.c.OnesLike(y))
-			}
-		}
-		engine.Hollow(xs)
-	}
 }
 
 // backwards measures the backwards of all units.

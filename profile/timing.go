@@ -116,13 +116,11 @@ func (p *prober) endQueue(on *torch.Ctx) {
 }
 
 // timedPass does a pass and returns how long its runs took together.
-func (l *lane) timedPass(times []unitTimes) (all time.Duration, err error) {
+func (l *lane) timedPass(times []unitTimes) time.Duration {
 	before := l.spent
 	l.queueing = queues(&l.Config)
 	defer l.endQueue(nil) // of a pass that fails
-	if err := l.pass(times); err != nil {
-		return 0, err
-	}
+	l.pass(times)
 	l.endQueue(l.c)
-	return l.spent - before, nil
+	return l.spent - before
 }
