@@ -66,21 +66,15 @@ type elements struct {
 
 func (w *sweep) elements(st *stage, boundary int) elements {
 	out := elements{tuple: w.tuples[boundary]}
-	place := 0
-	for _, r := range w.crossings {
-		from, _ := slices.BinarySearch(r.pops, boundary)
-		if r.stash >= boundary || from == len(r.pops) {
-			continue
+	for place, c := range w.s.Crossing(boundary) {
+		pops := len(c.Pops)
+		if c.Stash < st.first { // what other stages pop does not pass through this one
+			pops, _ = slices.BinarySearch(c.Pops, st.last)
 		}
-		to := len(r.pops)
-		if r.stash < st.first { // what other stages pop does not pass through this one
-			to, _ = slices.BinarySearch(r.pops, st.last)
+		if pops > 0 {
+			out.places, out.stash = append(out.places, place), append(out.stash, c.Stash)
+			out.pops = append(out.pops, pops)
 		}
-		if to > from {
-			out.places, out.stash = append(out.places, place), append(out.stash, r.stash)
-			out.pops = append(out.pops, to-from)
-		}
-		place++
 	}
 	waiting := w.s.Tied(boundary)
 	for _, k := range st.ties {
@@ -114,8 +108,8 @@ func (n elements) parcel(at []int, pops []int) remat.Parcel {
 // gradients are the gradients of an execution at a boundary.
 type gradients struct {
 	xs    []*torch.Tensor
-	skips [][]*torch.Tensor     // by place, by pop
-	ties  map[int]*torch.Tensor // by tie
+	skips [][]*torch.Tensor // by place, by pop
+	ties  []*torch.Tensor   // by tie
 }
 
 // gradients returns the gradients at a boundary, which the execution keeps.
@@ -123,7 +117,7 @@ func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 	e := &w.back[kind]
 	g.xs, g.skips = e.TakeGrads(boundary)
 	e.GiveGrads(boundary, g.xs, g.skips)
-	g.ties = map[int]*torch.Tensor{}
+	g.ties = make([]*torch.Tensor, w.s.Ties())
 	for _, k := range w.s.Tied(boundary) {
 		g.ties[k] = e.TakeTie(k)
 		e.GiveTie(k, g.ties[k])
@@ -133,7 +127,7 @@ func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 
 // all is the gradients, in no order.
 func (g gradients) all() []*torch.Tensor {
-	return slices.Concat(append(g.skips, g.xs, slices.Collect(maps.Values(g.ties)))...)
+	return slices.Concat(append(g.skips, g.xs, g.ties)...)
 }
 
 // list returns the gradients of elements; absent ones are nil.

@@ -27,18 +27,8 @@ type Chain struct {
 	Timing       Timing // of all operations
 }
 
-// chains measures the bytes of each stage's units. Units and times are derived from the layers. If
-// kept inputs exceed a limit, all bytes are measured once more without them.
-func (p *prober) chains(f *looked, sample []*torch.Tensor) ([]Chain, error) {
-	chains, err := p.sweepChains(f, sample)
-	if p.isFull(err) && !p.isLean {
-		p.isLean = true
-		return p.sweepChains(f, sample)
-	}
-	return chains, err
-}
-
-func (p *prober) sweepChains(f *looked, sample []*torch.Tensor) (chains []Chain, err error) {
+// chains measures the bytes of each stage's units. Units and times are derived from the layers.
+func (p *prober) chains(f *looked, sample []*torch.Tensor) (chains []Chain, err error) {
 	units := p.cut(f)
 	last := len(units) - 1
 	if p.Loss != nil {
@@ -96,10 +86,7 @@ func (w *sweep) assemble(out *Chain, st *stage, f *looked) {
 	fp := out.Footprint
 	out.Given, out.Gives = st.values.bytesOf(fp.Arrives.Tuple), st.values.bytesOf(fp.Leaves.Tuple)
 	var deferred []remat.Deferred
-	at := 0
-	for _, u := range w.units[:st.first] {
-		at += len(u.list)
-	}
+	at := st.layer
 	for i, u := range w.units[st.first:st.last] {
 		times := f.times[at : at+len(u.list)]
 		at += len(u.list)

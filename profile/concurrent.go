@@ -50,23 +50,22 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 		}
 		defer l.end()
 		t.lanes = append(t.lanes, l)
-		if err := l.attempt(l.readyAll); err != nil {
-			return next, err
-		}
-		if k < len(row)-1 {
-			if in, err = l.output(); err != nil {
-				return next, err
+		if err := l.attempt(func() {
+			if l.readyAll(); k < len(row)-1 {
+				in = l.output()
 			}
+		}); err != nil {
+			return next, err
 		}
 	}
 	if err := t.run(stop); err != nil {
 		return next, err
 	}
-	if next, err = t.lanes[len(row)-1].output(); err == nil {
-		for _, w := range row {
-			scaleToPasses(times[w.from:w.to])
-		}
+	for _, w := range row {
+		scaleToPasses(times[w.from:w.to])
 	}
+	last := t.lanes[len(row)-1]
+	err = last.attempt(func() { next = last.output() })
 	return next, err
 }
 
@@ -99,16 +98,14 @@ func (l *lane) end() {
 }
 
 // output runs a lane once, for the input of the next one.
-func (l *lane) output() (next input, err error) {
-	err = l.attempt(func() {
-		e := l.begin()
-		for i := l.from; i < l.to; i++ {
-			l.run(e, remat.Forward, i, new(timed))
-		}
-		next.xs, next.skips = e.Take(l.to)
-		e.Free()
-	})
-	return next, err
+func (l *lane) output() (next input) {
+	e := l.begin()
+	for i := l.from; i < l.to; i++ {
+		l.run(e, remat.Forward, i, new(timed))
+	}
+	next.xs, next.skips = e.Take(l.to)
+	e.Free()
+	return next
 }
 
 // run times an operation on layer i.

@@ -239,12 +239,12 @@ func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 			xs[i] = ones(t)
 		}
 	}
-	for i, pops := range p.s.Crossing(boundary) {
+	for i, c := range p.s.Crossing(boundary) {
 		t := stashed[i]
 		if t == nil && i < len(passing) {
 			t = passing[i]
 		}
-		for range pops {
+		for range c.Pops {
 			skips[i] = append(skips[i], ones(t))
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -105,12 +106,23 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	out := &Profile{}
 	err := withProber(ctx, model, config, sample, func(p *prober) error {
 		key, limit := p.settingsKey(sample), p.Device.Memory().Limit
+		if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
+			out.looked = p.Known.looked
+		}
 		err := out.measure(p, key, sample)
-		if p.isFull(err) && p.LiftLimit {
-			p.Device.SetLimit(0)
-			defer p.Device.SetLimit(limit)
+		if p.isFull(err) {
 			p.isLean = true
 			err = out.measure(p, key, sample)
+		}
+		if p.isFull(err) && p.LiftLimit {
+			p.Device.SetLimit(math.MaxInt64)
+			defer p.Device.SetLimit(limit)
+			err = out.measure(p, key, sample)
+		}
+		if err == nil {
+			out.view(p.layers[:p.model], p.routes)
+			p.done, p.current = 0, p.all
+			p.tell(1)
 		}
 		return err
 	})
@@ -141,39 +153,34 @@ func withProber(ctx context.Context, model *nn.Sequential, config Config, sample
 	})
 }
 
+// measure measures what is not known yet.
 func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) (err error) {
+	p.all, p.done, p.current = 0, 0, 0
 	if p.Balance != nil {
 		p.all = sweepingForward + sweepingBackward
 	}
-	if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
-		out.looked = p.Known.looked
-	} else {
+	if out.looked == nil {
 		p.all += looking
 		p.begin(looking)
-		if out.looked, err = p.look(key, sample); err != nil {
+		f, err := p.look(key, sample)
+		if err != nil {
 			return err
 		}
+		out.looked = f
 	}
-	out.view(p.layers[:p.model], p.routes)
-	if p.Balance != nil {
-		if out.Chains, err = p.chains(out.looked, sample); err != nil {
-			return err
-		}
-		if p.Fewer != nil {
-			defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
-			p.Target = p.FewerTarget
-			fewer, err := p.chains(out.looked, p.Fewer)
-			if err != nil {
-				return err
-			}
-			for i := range fewer {
-				out.Chains[i].Fewer = &fewer[i]
-			}
-		}
+	if p.Balance == nil {
+		return nil
 	}
-	p.current = p.all
-	p.tell(1)
-	return nil
+	if out.Chains, err = p.chains(out.looked, sample); err != nil || p.Fewer == nil {
+		return err
+	}
+	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
+	p.Target = p.FewerTarget
+	fewer, err := p.chains(out.looked, p.Fewer)
+	for i := range fewer {
+		out.Chains[i].Fewer = &fewer[i]
+	}
+	return err
 }
 
 // settingsKey is the same for measurements with the same layers and times. Losses of one type take

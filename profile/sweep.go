@@ -15,10 +15,9 @@ import (
 // share. Stages get copies, as on another device.
 type sweep struct {
 	*prober
-	units     []unit
-	stages    []*stage
-	crossings []crossing
-	tuples    []int // by boundary: elements of the tuple
+	units  []unit
+	stages []*stage
+	tuples []int // by boundary: elements of the tuple
 
 	in, next input
 	held     map[int]input // by unit: kept inputs; the others are computed again from them
@@ -30,15 +29,10 @@ type sweep struct {
 // stage is the units first <= i < last.
 type stage struct {
 	first, last int
+	layer       int // the first
 	values      blocks
 	grads       [2]blocks // as sweep.back
 	ties        []int     // of the segment, in the order of their first use in the stage
-}
-
-// crossing is a skip between units.
-type crossing struct {
-	stash int   // the unit that stashes it
-	pops  []int // later units that pop it, once for each pop
 }
 
 // unit is a unit with its measurements.
@@ -68,30 +62,21 @@ func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) (w *sweep, err 
 	if p.s, err = p.segment(counts); err != nil {
 		return nil, err
 	}
-	var unitOf []int // by layer
-	for i, n := range counts {
-		list := p.layers[len(unitOf) : len(unitOf)+n]
+	layer := 0
+	for _, n := range counts {
+		list := p.layers[layer : layer+n]
 		name := list[0].Name
 		if n > 1 {
 			name += ".." + list[n-1].Name
 		}
 		w.units = append(w.units, unit{name: name, list: list})
-		unitOf = append(unitOf, slices.Repeat([]int{i}, n)...)
-	}
-	for _, r := range p.routes {
-		c := crossing{stash: unitOf[r.Stash]}
-		for _, layer := range r.Pops {
-			if unitOf[layer] > c.stash {
-				c.pops = append(c.pops, unitOf[layer])
-			}
-		}
-		w.crossings = append(w.crossings, c)
+		layer += n
 	}
 	ties := map[*nn.Param]int{}
 	first, layer := 0, 0
 	for _, counts := range units {
 		n := len(counts)
-		st := &stage{first: first, last: first + n}
+		st := &stage{first: first, last: first + n, layer: layer}
 		for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
 			b.At = make([][]int, n+1)
 		}
@@ -156,10 +141,9 @@ func (w *sweep) attempt(i int, f func()) error {
 
 // forwards measures the forwards of all units, from the model's input.
 func (w *sweep) forwards() error {
-	layer := 0
 	for number, st := range w.stages {
 		for i := st.first; i < st.last; i++ {
-			w.tell(float64(layer) / float64(len(w.layers)))
+			w.tell(float64(i) / float64(len(w.units)))
 			err := w.attempt(i, func() {
 				if w.tuples[i] = len(w.in.xs); i == st.first {
 					w.enter(st, number)
@@ -169,7 +153,6 @@ func (w *sweep) forwards() error {
 			if err != nil {
 				return err
 			}
-			layer += len(w.units[i].list)
 		}
 	}
 	return nil
@@ -291,28 +274,8 @@ func (w *sweep) descend(st *stage, from, to int) error {
 	if w.isLean {
 		middle = to - 1
 	}
-	if err := w.inputOf(from, middle); err != nil {
-		return err
-	}
-	if err := w.descend(st, middle, to); err != nil {
-		return err
-	}
-	return w.descend(st, from, middle)
-}
-
-// inputOf computes a unit's input from the last kept one before it, that of unit from or later, and
-// keeps it.
-func (w *sweep) inputOf(from, unit int) error {
-	for i := from + 1; i <= unit; i++ {
-		if _, held := w.held[i]; held {
-			from = i
-		}
-	}
-	if from == unit {
-		return nil
-	}
 	w.in = input{w.shared(w.held[from].xs), w.shared(w.held[from].skips)}
-	for i := from; i < unit; i++ {
+	for i := from; i < middle; i++ {
 		err := w.attempt(i, func() {
 			e := w.execute(i, w.in, true)
 			w.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
@@ -323,8 +286,11 @@ func (w *sweep) inputOf(from, unit int) error {
 			return err
 		}
 	}
-	w.held[unit], w.in = w.in, input{}
-	return nil
+	w.held[middle], w.in = w.in, input{}
+	if err := w.descend(st, middle, to); err != nil {
+		return err
+	}
+	return w.descend(st, from, middle)
 }
 
 // backward measures the backwards of a unit.

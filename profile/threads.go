@@ -62,9 +62,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		for at := 0; err == nil && at < len(p.layers) && (at == 0 || p.Clock() < end); {
 			l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
 			var next input
-			if err = l.attempt(func() { l.grow(); l.rounds(&t) }); err == nil {
-				next, err = l.output()
-			}
+			err = l.attempt(func() { l.grow(); l.rounds(&t); next = l.output() })
 			l.end()
 			in.free()
 			in, at = next, l.to

@@ -86,40 +86,27 @@ func (b *block) loose() int64 {
 // parameters counts the bytes of parameters, by shape. A shared parameter counts for its first
 // layer; later layers that use it have a tie.
 func (p *Profile) parameters(layers []nn.NamedLayer) {
-	first, tied := map[*nn.Param]int{}, map[*nn.Param]int{}
+	first, ties := map[*nn.Param]int{}, map[*nn.Param]int{}
 	for i, l := range layers {
 		for _, s := range l.State() {
-			owner := s.Owner()
-			if _, known := first[owner]; known {
-				continue
+			owner, layer, bytes := s.Owner(), &p.Layers[i], s.Owner().Bytes()
+			trained := int64(0)
+			if s.Trainable() {
+				trained = bytes
 			}
-			first[owner] = i
-			layer, bytes := &p.Layers[i], owner.Bytes()
-			if s.IsBuffer() {
-				layer.Buffers += bytes
-				continue
-			}
-			if layer.Parameters += bytes; s.Trainable() {
-				layer.Trainable += bytes
-			}
-		}
-		for _, s := range nn.Shared(l.Layer) {
-			owner := s.Owner()
-			if first[owner] == i {
-				continue
-			}
-			k, known := tied[owner]
-			if !known {
-				k = len(p.Ties)
-				tied[owner] = k
-				tie := plan.LayerTie{From: first[owner], Bytes: owner.Bytes()}
-				if s.Trainable() {
-					tie.Gradient = tie.Bytes
+			if from, known := first[owner]; known {
+				if _, tied := ties[owner]; !tied {
+					ties[owner] = len(p.Ties)
+					p.Ties = append(p.Ties, plan.LayerTie{From: from, Bytes: bytes, Gradient: trained})
 				}
-				p.Ties = append(p.Ties, tie)
-			}
-			if tie := &p.Ties[k]; !slices.Contains(tie.To, i) {
+				tie := &p.Ties[ties[owner]]
 				tie.To = append(tie.To, i)
+				continue
+			}
+			if first[owner] = i; s.IsBuffer() {
+				layer.Buffers += bytes
+			} else {
+				layer.Parameters, layer.Trainable = layer.Parameters+bytes, layer.Trainable+trained
 			}
 		}
 	}
