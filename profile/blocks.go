@@ -155,6 +155,19 @@ func state(list []nn.NamedLayer) (all []nn.NamedParam) {
 	return all
 }
 
+// weights returns the parameters and buffers of layers, and the gradients.
+func (p *prober) weights(list []nn.NamedLayer) (all []*torch.Tensor) {
+	for _, s := range state(list) {
+		if s.Exists() {
+			all = append(all, s.Tensor())
+		}
+		if s.Trainable() && s.Tensor().HasGrad() {
+			all = append(all, p.c.GradOf(s.Tensor()))
+		}
+	}
+	return all
+}
+
 // zeroGrads drops the gradients of the layers' parameters.
 func zeroGrads(list []nn.NamedLayer) {
 	for _, s := range state(list) {

@@ -111,7 +111,7 @@ func (l *lane) output() (next input) {
 // run times an operation on layer i.
 func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *timed) {
 	l.at = i
-	stopIfEnded(l.ctx)
+	check(l.ctx.Err())
 	defer l.c.SetAutocast(l.c.SetAutocast(l.Autocast))
 	l.time(l.c, into, func() { e.Do(l.c, remat.Op{Kind: kind, Layer: i}) })
 }

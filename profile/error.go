@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -26,16 +25,16 @@ var errGoexit = errors.New("profile: a layer called runtime.Goexit")
 
 func theSample() string { return "the sample" } // what fails before any layer
 
-// stopped is the panic of a measurement whose context has ended.
+// stopped is the panic of a measurement that ends with an error.
 type stopped struct{ error }
 
-func stopIfEnded(ctx context.Context) {
-	if err := ctx.Err(); err != nil {
+func check(err error) {
+	if err != nil {
 		panic(stopped{err})
 	}
 }
 
-// attempt runs f and makes its panic the error of a layer.
+// attempt runs f and makes its panic the error of a layer, unless check has panicked.
 func attempt(layer func() string, f func()) (err error) {
 	defer func() {
 		switch r := recover().(type) {

@@ -41,32 +41,25 @@ type block struct {
 const nobody = -1
 
 // look measures every layer as a unit of its own.
-func (p *prober) look(key string, sample []*torch.Tensor) (f *looked, err error) {
-	f, p.overwrite = &looked{key: key}, true
+func (p *prober) look(key string, sample []*torch.Tensor) *looked {
+	f := &looked{key: key, times: make([]unitTimes, len(p.layers))}
+	p.overwrite = true
 	defer func() { p.overwrite = false }()
-	w, err := p.newSweep([][]int{slices.Repeat([]int{1}, len(p.layers))}, sample)
-	if err != nil {
-		return f, err
-	}
+	w := p.newSweep([][]int{slices.Repeat([]int{1}, len(p.layers))}, sample)
 	defer w.free()
-	if err := attempt(theSample, func() { w.replace(w.in.xs) }); err != nil {
-		return f, err
-	}
+	w.replace(w.in.xs)
 	given := &block{creator: nobody, saver: nobody} // held by the first stage of a pipe, in any case
 	f.note(w.in, w.in, func(*torch.Tensor) *block { return given })
 	for i := range w.units {
 		if p.BytesOnly {
 			p.tell(float64(i) / float64(p.model))
 		}
-		if err := w.attempt(i, func() { w.look(f, i) }); err != nil {
-			return f, err
-		}
+		w.run(i, func() { w.look(f, i) })
 	}
-	f.times = make([]unitTimes, len(p.layers))
 	if p.overwrote = f.overwrote; !p.BytesOnly {
-		f.times, f.timing, err = p.passes(sample, f.held)
+		f.times, f.timing = p.passes(sample, f.held)
 	}
-	return f, err
+	return f
 }
 
 // note adds the elements of a boundary. copies are theirs, in transfers.

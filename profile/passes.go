@@ -84,30 +84,30 @@ func (p *prober) windowLimit() int64 {
 }
 
 // passes times the layers. held is the bytes that a forward with gradients leaves, by layer.
-func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, t Timing, err error) {
+func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, t Timing) {
 	defer p.reserveOthers()()
-	in, err := p.sampleInput(sample)
+	in := p.sampleInput(sample)
 	defer func() { in.free() }()
 	times, t.Devices = make([]unitTimes, len(p.layers)), 1+len(p.others)
 	list := rows(held, t.Devices, p.windowLimit()/inFlight)
 	if p.isLean {
 		list = tightRows(0, len(p.layers))
 	}
-	for len(list) > 0 && err == nil {
+	for len(list) > 0 {
 		row := list[0]
 		from, to := row[0].from, row[len(row)-1].to
-		next, failed := p.timeRow(in, row, times)
-		if p.isFull(failed) && !row[0].isTight {
+		next, err := p.timeRow(in, row, times)
+		if p.isFull(err) && !row[0].isTight {
 			clear(times[from:to])
 			list = append(tightRows(from, to), list[1:]...)
 			continue
 		}
-		t.Devices = min(t.Devices, len(row))
+		check(err)
 		in.free()
-		in, list, err = next, list[1:], failed
+		in, list, t.Devices = next, list[1:], min(t.Devices, len(row))
 	}
 	t.Spread = spread(times)
-	return times, t, err
+	return times, t
 }
 
 // pass runs the layers of a window once without gradients and on several micro-batches with them,

@@ -53,6 +53,14 @@ func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, route
 	return p
 }
 
+// cut cuts the first layers into units.
+func (p *prober) cut(units []int) {
+	var err error
+	p.s, err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, Last: sum(units), Units: units,
+		InputGrad: p.InputGrad, Overwrite: p.overwrite})
+	check(err)
+}
+
 func (p *prober) live() int64 { return p.Device.Memory().Live }
 
 // context is a segment.NewContext.
@@ -143,13 +151,11 @@ func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torc
 	return out
 }
 
-func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
-	err = attempt(theSample, func() {
-		for _, x := range sample {
-			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
-		}
-	})
-	return in, err
+func (p *prober) sampleInput(sample []*torch.Tensor) (in input) {
+	for _, x := range sample {
+		in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
+	}
+	return in
 }
 
 // wants says which elements of the model's input need a gradient.

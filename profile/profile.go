@@ -154,33 +154,29 @@ func withProber(ctx context.Context, model *nn.Sequential, config Config, sample
 }
 
 // measure measures what is not known yet.
-func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) (err error) {
-	p.all, p.done, p.current = 0, 0, 0
-	if p.Balance != nil {
-		p.all = sweepingForward + sweepingBackward
-	}
-	if out.looked == nil {
-		p.all += looking
-		p.begin(looking)
-		f, err := p.look(key, sample)
-		if err != nil {
-			return err
+func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) error {
+	return attempt(theSample, func() {
+		defer p.c.Close()
+		p.all, p.done, p.current = 0, 0, 0
+		if p.Balance != nil {
+			p.all = sweepingForward + sweepingBackward
 		}
-		out.looked = f
-	}
-	if p.Balance == nil {
-		return nil
-	}
-	if out.Chains, err = p.chains(out.looked, sample); err != nil || p.Fewer == nil {
-		return err
-	}
-	defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
-	p.Target = p.FewerTarget
-	fewer, err := p.chains(out.looked, p.Fewer)
-	for i := range fewer {
-		out.Chains[i].Fewer = &fewer[i]
-	}
-	return err
+		if out.looked == nil {
+			p.all += looking
+			p.begin(looking)
+			out.looked = p.look(key, sample)
+		}
+		if p.Balance == nil {
+			return
+		}
+		if out.Chains = p.chains(out.looked, sample); p.Fewer != nil {
+			defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
+			p.Target = p.FewerTarget
+			for i, c := range p.chains(out.looked, p.Fewer) {
+				out.Chains[i].Fewer = &c
+			}
+		}
+	})
 }
 
 // settingsKey is the same for measurements with the same layers and times. Losses of one type take

@@ -29,7 +29,6 @@ type sweep struct {
 // stage is the units first <= i < last.
 type stage struct {
 	first, last int
-	layer       int // the first
 	values      blocks
 	grads       [2]blocks // as sweep.back
 	ties        []int     // of the segment, in the order of their first use in the stage
@@ -38,6 +37,7 @@ type stage struct {
 // unit is a unit with its measurements.
 type unit struct {
 	name     string
+	layer    int // the first
 	list     []nn.NamedLayer
 	bytes    remat.UnitBytes
 	saved    int64                 // left by a forward with gradients, output included
@@ -56,51 +56,42 @@ func (b *input) free() {
 }
 
 // newSweep cuts the model. units is the number of layers in each unit, by stage.
-func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) (w *sweep, err error) {
-	w = &sweep{prober: p, held: map[int]input{}}
-	counts := slices.Concat(units...)
-	if p.s, err = p.segment(counts); err != nil {
-		return nil, err
-	}
-	layer := 0
-	for _, n := range counts {
-		list := p.layers[layer : layer+n]
-		name := list[0].Name
-		if n > 1 {
-			name += ".." + list[n-1].Name
-		}
-		w.units = append(w.units, unit{name: name, list: list})
-		layer += n
-	}
-	ties := map[*nn.Param]int{}
-	first, layer := 0, 0
+func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) *sweep {
+	w := &sweep{prober: p, held: map[int]input{}}
+	p.cut(slices.Concat(units...))
+	layer, ties := 0, map[*nn.Param]int{}
 	for _, counts := range units {
-		n := len(counts)
-		st := &stage{first: first, last: first + n, layer: layer}
+		st := &stage{first: len(w.units), last: len(w.units) + len(counts)}
 		for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
-			b.At = make([][]int, n+1)
+			b.At = make([][]int, len(counts)+1)
 		}
-		for _, l := range p.layers[layer : layer+sum(counts)] {
-			for _, q := range nn.Shared(l.Layer) {
-				k, known := ties[q.Owner()]
-				if !known {
-					k = len(ties) // as segments number them
-					ties[q.Owner()] = k
-				}
-				if !slices.Contains(st.ties, k) {
-					st.ties = append(st.ties, k)
+		for _, n := range counts {
+			u := unit{layer: layer, list: p.layers[layer : layer+n], name: p.layers[layer].Name}
+			if layer += n; n > 1 {
+				u.name += ".." + u.list[n-1].Name
+			}
+			for _, l := range u.list {
+				for _, q := range nn.Shared(l.Layer) {
+					k, known := ties[q.Owner()]
+					if !known {
+						k = len(ties) // as segments number them
+						ties[q.Owner()] = k
+					}
+					if !slices.Contains(st.ties, k) {
+						st.ties = append(st.ties, k)
+					}
 				}
 			}
+			w.units = append(w.units, u)
 		}
-		layer += sum(counts)
-		w.stages, first = append(w.stages, st), first+n
+		w.stages = append(w.stages, st)
 	}
-	w.tuples = make([]int, len(counts)+1)
+	w.tuples = make([]int, len(w.units)+1)
 	for k := range w.back {
 		w.back[k].Begin(p.s, p.context)
 	}
-	w.in, err = p.sampleInput(sample)
-	return w, err
+	w.in = p.sampleInput(sample)
+	return w
 }
 
 func (w *sweep) free() {
@@ -126,36 +117,33 @@ func (w *sweep) stageOf(unit int) int {
 	return slices.IndexFunc(w.stages, func(st *stage) bool { return unit < st.last })
 }
 
-// attempt runs f with the layers of a unit ready to run, and makes its panic the error of the unit.
-func (w *sweep) attempt(i int, f func()) error {
-	return attempt(func() string { return w.units[i].name }, func() {
+// run runs f with the layers of a unit ready to run. Its panics are failures of the unit.
+func (w *sweep) run(i int, f func()) {
+	check(attempt(func() string { return w.units[i].name }, func() {
 		defer w.c.Close()
 		defer w.dropHeld()
 		for _, l := range w.units[i].list {
 			defer w.ready(l)()
 		}
 		f()
-		stopIfEnded(w.ctx)
-	})
+	}))
+	check(w.ctx.Err())
 }
 
 // forwards measures the forwards of all units, from the model's input.
-func (w *sweep) forwards() error {
+func (w *sweep) forwards() {
 	for number, st := range w.stages {
 		for i := st.first; i < st.last; i++ {
 			w.tell(float64(i) / float64(len(w.units)))
-			err := w.attempt(i, func() {
+			w.run(i, func() {
 				if w.tuples[i] = len(w.in.xs); i == st.first {
 					w.enter(st, number)
 				}
 				w.forward(st, i)
 			})
-			if err != nil {
-				return err
-			}
 		}
 	}
-	return nil
+	w.in.free()
 }
 
 // enter begins a stage: its input is a copy of the output of the stage before.
@@ -206,13 +194,7 @@ func (w *sweep) forward(st *stage, i int) {
 			u.commit = w.read(func() { w.deferred.Commit(nn.NewCtx(w.c, nn.Config{})) }).peak
 		}
 	})
-	var weights []*torch.Tensor
-	for _, s := range state(u.list) {
-		if s.Exists() {
-			weights = append(weights, s.Tensor())
-		}
-	}
-	st.values.note(i+1-st.first, w.elements(st, i+1).values(w.next), weights)
+	st.values.note(i+1-st.first, w.elements(st, i+1).values(w.next), w.weights(u.list))
 	w.in.free()
 	w.in, w.next = w.next, input{}
 }
@@ -244,31 +226,26 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 }
 
 // backwards measures the backwards of all units.
-func (w *sweep) backwards() error {
+func (w *sweep) backwards() {
 	for number, st := range slices.Backward(w.stages) {
 		for _, kind := range kinds {
 			list := w.gradients(kind, st.last).list(w.elements(st, st.last))
 			st.grads[kind].note(st.last-st.first, list, nil)
 		}
-		if err := w.descend(st, st.first, st.last); err != nil {
-			return err
-		}
-		if number > 0 {
-			if err := w.attempt(st.first, func() { w.depart(st, number) }); err != nil {
-				return err
-			}
+		if w.descend(st, st.first, st.last); number > 0 {
+			w.run(st.first, func() { w.depart(st, number) })
 		}
 	}
-	return nil
 }
 
 // descend measures the backwards of units from <= i < to, the last first. The input of unit from is
 // kept. descend keeps the middle unit's input for the upper half: n units have log2(n) kept inputs,
 // and a unit runs forward log2(n)/2 times. If little may be held, each input is computed from the
 // first.
-func (w *sweep) descend(st *stage, from, to int) error {
+func (w *sweep) descend(st *stage, from, to int) {
 	if to-from == 1 {
-		return w.backward(st, from)
+		w.backward(st, from)
+		return
 	}
 	middle := (from + to) / 2
 	if w.isLean {
@@ -276,27 +253,22 @@ func (w *sweep) descend(st *stage, from, to int) error {
 	}
 	w.in = input{w.shared(w.held[from].xs), w.shared(w.held[from].skips)}
 	for i := from; i < middle; i++ {
-		err := w.attempt(i, func() {
+		w.run(i, func() {
 			e := w.execute(i, w.in, true)
 			w.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 			w.in.free()
 			w.in.xs, w.in.skips = e.Take(i + 1)
 		})
-		if err != nil {
-			return err
-		}
 	}
 	w.held[middle], w.in = w.in, input{}
-	if err := w.descend(st, middle, to); err != nil {
-		return err
-	}
-	return w.descend(st, from, middle)
+	w.descend(st, middle, to)
+	w.descend(st, from, middle)
 }
 
 // backward measures the backwards of a unit.
-func (w *sweep) backward(st *stage, i int) error {
+func (w *sweep) backward(st *stage, i int) {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
-	err := w.attempt(i, func() {
+	w.run(i, func() {
 		for _, kind := range kinds {
 			engine.Refill(w.c, w.gradients(kind, i+1).all())
 			w.backwardOf(st, i, kind)
@@ -306,7 +278,6 @@ func (w *sweep) backward(st *stage, i int) error {
 	in := w.held[i]
 	in.free()
 	delete(w.held, i)
-	return err
 }
 
 // backwardOf measures a unit's backwards of a kind, and leaves the gradients of its input.
@@ -332,13 +303,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak
 	u.backs[kind] = remat.UnitBackward{Peak: peak, Weights: gradBytes(u.list) - before}
-	var weights []*torch.Tensor
-	for _, s := range state(u.list) {
-		if s.Trainable() && s.Tensor().HasGrad() {
-			weights = append(weights, w.c.GradOf(s.Tensor()))
-		}
-	}
-	st.grads[kind].note(i-st.first, w.gradients(kind, i).list(w.elements(st, i)), weights)
+	st.grads[kind].note(i-st.first, w.gradients(kind, i).list(w.elements(st, i)), w.weights(u.list))
 }
 
 // depart replaces the gradients of a stage's input by copies, as other devices get them.
@@ -361,10 +326,8 @@ func (w *sweep) depart(st *stage, number int) {
 				user--
 			}
 			if w.areApart(user, number) {
-				one := []*torch.Tensor{g.ties[k]}
-				w.replace(one)
-				w.back[kind].GiveTie(k, one[0])
-				g.ties[k] = one[0]
+				w.replace(g.ties[k : k+1])
+				w.back[kind].GiveTie(k, g.ties[k])
 			}
 		}
 		engine.Hollow(g.all())

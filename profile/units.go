@@ -58,3 +58,24 @@ func coarsen(joined []bool, most int) {
 		joined[i] = k%((len(begins)+most-1)/most) != 0
 	}
 }
+
+// mostUnits is the most units that a model is cut into.
+const mostUnits = 400
+
+// units returns the numbers of layers in the units of each stage.
+func (f *looked) units(layers []nn.NamedLayer, balance []int) (units [][]int) {
+	joined := f.joined(layers)
+	coarsen(joined, max(mostUnits-len(balance), 1))
+	first := 0
+	for _, n := range balance {
+		var counts []int
+		for i := first; i < first+n; i++ {
+			if i == first || !joined[i] {
+				counts = append(counts, 0)
+			}
+			counts[len(counts)-1]++
+		}
+		units, first = append(units, counts), first+n
+	}
+	return units
+}
