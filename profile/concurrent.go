@@ -151,13 +151,12 @@ func (t *team) time(l *lane) error {
 			if l == t.lanes[0] {
 				l.tell(float64(l.from) / float64(len(l.layers)))
 			}
-			wanted, into := n.more(), make([]unitTimes, len(t.times))
-			if n.add(l.timedPass(into)) && wanted {
-				for i := l.from; i < l.to; i++ {
-					for op := range into[i] {
-						t.times[i][op] = append(t.times[i][op], into[i][op]...)
-					}
-				}
+			times, wanted := t.times, n.more()
+			if !wanted {
+				times = make([]unitTimes, len(times))
+			}
+			if !n.add(l.timedPass(times)) {
+				clear(times[l.from:l.to])
 			}
 			if wanted && !n.more() {
 				t.left.Add(-1)

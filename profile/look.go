@@ -3,22 +3,24 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
 // looked is the measurement of single layers, which does not depend on the cut.
 type looked struct {
-	key       string      // see settingsKey
-	at        [][]element // by boundary: the tuple, and then skips by place
-	tuples    []int       // by boundary: elements of the tuple
-	saved     []int64     // by layer: bytes that it saves, without its input and its output
-	held      []int64     // by layer, the loss too: bytes that a forward with gradients leaves
-	overwrote []bool      // by layer, the loss too: it overwrote its input
-	blocks    []*block    // of outputs
-	copied    int64       // bytes of the timed transfers
-	seconds   float64     // of the timed transfers
-	times     []unitTimes // by layer, the loss too; zero with Config.BytesOnly
+	key       string               // see settingsKey
+	at        [][]element          // by boundary: the tuple, and then skips by place
+	tuples    []int                // by boundary: elements of the tuple
+	skips     [][]segment.Crossing // by layer: at the boundary after it
+	saved     []int64              // by layer: bytes that it saves, without its input and its output
+	held      []int64              // by layer, the loss too: bytes that a forward with gradients leaves
+	overwrote []bool               // by layer, the loss too: it overwrote its input
+	blocks    []*block             // of outputs
+	copied    int64                // bytes of the timed transfers
+	seconds   float64              // of the timed transfers
+	times     []unitTimes          // by layer, the loss too; zero with Config.BytesOnly
 	timing    Timing
 }
 
@@ -51,6 +53,7 @@ func (p *prober) look(key string, sample []*torch.Tensor) *looked {
 	given := &block{creator: nobody, saver: nobody} // held by the first stage of a pipe, in any case
 	f.note(w.in, w.in, func(*torch.Tensor) *block { return given })
 	for i := range w.units {
+		f.skips = append(f.skips, w.s.Crossing(i+1))
 		if p.BytesOnly {
 			p.tell(float64(i) / float64(p.model))
 		}

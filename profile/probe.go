@@ -105,20 +105,12 @@ func (p *prober) execution() *segment.Execution {
 // unit has run before.
 func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	e := p.execution()
-	e.Send(unit, p.arrival(unit, input{p.shared(in.xs), p.shared(in.skips)}))
+	in = in.mapped(p.handle)
+	e.Send(unit, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	if again {
 		e.Again(unit)
 	}
 	return e
-}
-
-// arrival is the input of a unit, which then owns the tensors.
-func (p *prober) arrival(unit int, in input) segment.Arrival {
-	a := segment.Arrival{Tensors: in.xs, Skips: in.skips}
-	if unit == 0 {
-		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
-	}
-	return a
 }
 
 // dropHeld frees what a unit still holds.
@@ -131,12 +123,11 @@ func (p *prober) dropHeld() {
 		drop()
 	}
 	p.drops = nil
+	p.endQueue(nil)
 }
 
-// shared returns further handles on tensors, which the caller owns.
-func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
-	return mapped(list, func(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) })
-}
+// handle returns another handle on a tensor, which the caller owns.
+func (p *prober) handle(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) }
 
 // mapped applies f to each tensor, once if it occurs twice.
 func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torch.Tensor {
@@ -156,15 +147,6 @@ func (p *prober) sampleInput(sample []*torch.Tensor) (in input) {
 		in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
 	}
 	return in
-}
-
-// wants says which elements of the model's input need a gradient.
-func (p *prober) wants(xs []*torch.Tensor) []bool {
-	out := make([]bool, len(xs))
-	for i, x := range xs {
-		out[i] = p.InputGrad && x != nil && x.DType().IsFloat()
-	}
-	return out
 }
 
 func (p *prober) close() {

@@ -120,7 +120,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 			err = out.measure(p, key, sample)
 		}
 		if err == nil {
-			out.view(p.layers[:p.model], p.routes)
+			out.view(p.layers[:p.model])
 			p.done, p.current = 0, p.all
 			p.tell(1)
 		}

@@ -49,6 +49,10 @@ type unit struct {
 // input is the input of a unit. It owns its tensors.
 type input struct{ xs, skips []*torch.Tensor }
 
+func (b input) mapped(f func(x *torch.Tensor) *torch.Tensor) input {
+	return input{mapped(b.xs, f), mapped(b.skips, f)}
+}
+
 func (b *input) free() {
 	torch.FreeAll(b.xs)
 	torch.FreeAll(b.skips)
@@ -158,7 +162,7 @@ func (w *sweep) enter(st *stage, number int) {
 		}
 	}
 	st.values.note(0, n.values(w.in), nil)
-	w.held[st.first] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
+	w.held[st.first] = w.in.mapped(w.handle)
 }
 
 // replace replaces tensors by copies, as another device gets them.
@@ -251,7 +255,7 @@ func (w *sweep) descend(st *stage, from, to int) {
 	if w.isLean {
 		middle = to - 1
 	}
-	w.in = input{w.shared(w.held[from].xs), w.shared(w.held[from].skips)}
+	w.in = w.held[from].mapped(w.handle)
 	for i := from; i < middle; i++ {
 		w.run(i, func() {
 			e := w.execute(i, w.in, true)
@@ -298,7 +302,8 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		}
 	}
 	before, e := gradBytes(u.list), &w.back[kind]
-	e.Send(i, w.arrival(i, input{w.shared(w.held[i].xs), w.shared(w.held[i].skips)}))
+	in := w.held[i].mapped(w.handle)
+	e.Send(i, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak

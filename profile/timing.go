@@ -100,7 +100,7 @@ func (p *prober) time(on *torch.Ctx, into *timed, do func()) {
 
 func (p *prober) took(t time.Duration, into *timed) { *into, p.spent = append(*into, t), p.spent+t }
 
-// endQueue waits for all queued runs; with nil their times are dropped.
+// endQueue waits for all queued runs. If on is nil their times are dropped.
 func (p *prober) endQueue(on *torch.Ctx) {
 	if on != nil {
 		on.Synchronize()
@@ -119,7 +119,6 @@ func (p *prober) endQueue(on *torch.Ctx) {
 func (l *lane) timedPass(times []unitTimes) time.Duration {
 	before := l.spent
 	l.queueing = queues(&l.Config)
-	defer l.endQueue(nil) // of a pass that fails
 	l.pass(times)
 	l.endQueue(l.c)
 	return l.spent - before

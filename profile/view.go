@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"slices"
 
 	"penstock.example/nn"
@@ -10,44 +9,15 @@ import (
 
 // view derives the layers for package plan. A block counts for the layer that allocated it,
 // whichever layer saves it.
-func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
+func (p *Profile) view(layers []nn.NamedLayer) {
 	f := p.looked
 	p.Timing = f.timing
-	last := func(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
 	for _, x := range f.at[0] {
 		p.Input += x.bytes
 	}
 	if f.copied > 0 {
 		p.SecondsPerByte = f.seconds / float64(f.copied) // large transfers count most
 	}
-	for k, r := range routes {
-		if last(r) == r.Stash {
-			continue
-		}
-		place := f.tuples[r.Stash+1]
-		for _, o := range routes[:k] {
-			if o.Stash <= r.Stash && r.Stash < last(o) {
-				place++
-			}
-		}
-		stashed := f.at[r.Stash+1][place]
-		s := plan.LayerSkip{From: r.Stash, Bytes: stashed.bytes, Leave: stashed.block.loose()}
-		if stashed.grad {
-			s.Gradient = stashed.bytes
-		}
-		for _, pop := range r.Pops {
-			if pop > r.Stash && !slices.Contains(s.To, pop) {
-				s.To = append(s.To, pop)
-			}
-		}
-		if b := stashed.block; b != nil && b.saver >= s.To[0] {
-			s.Enter = s.Bytes
-		}
-		p.Skips = append(p.Skips, s)
-	}
-	slices.SortStableFunc(p.Skips, func(a, b plan.LayerSkip) int {
-		return cmp.Or(a.From-b.From, a.To[len(a.To)-1]-b.To[len(b.To)-1])
-	})
 	for i, named := range layers {
 		out := f.tuple(i + 1)
 		l := plan.Layer{Name: named.Name, Saved: f.kept(i), Leave: loose(out, f.at[i+1][len(out):])}
@@ -65,8 +35,29 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 		// a later micro-batch's backward adds to gradients
 		l.Forward, l.Backward = f.times[i][forward].micros()/1e6, f.times[i][laterBackward].micros()/1e6
 		p.Layers = append(p.Layers, l)
+		first := len(p.Skips)
+		for place, c := range f.skips[i] {
+			if c.Stash == i {
+				p.Skips = append(p.Skips, f.at[i+1][len(out)+place].skip(i, slices.Compact(slices.Clone(c.Pops))))
+			}
+		}
+		slices.SortStableFunc(p.Skips[first:], func(a, b plan.LayerSkip) int {
+			return a.To[len(a.To)-1] - b.To[len(b.To)-1]
+		})
 	}
 	p.parameters(layers)
+}
+
+// skip is a stashed element that later layers pop.
+func (e element) skip(from int, to []int) plan.LayerSkip {
+	s := plan.LayerSkip{From: from, To: to, Bytes: e.bytes, Leave: e.block.loose()}
+	if e.grad {
+		s.Gradient = e.bytes
+	}
+	if e.block != nil && e.block.saver >= to[0] {
+		s.Enter = e.bytes
+	}
+	return s
 }
 
 // overwrites reports whether a layer that begins a stage gets a copy of the stage's input.
