@@ -3,7 +3,6 @@ package profile
 import (
 	"context"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,10 +26,9 @@ type team struct {
 type lane struct {
 	*prober
 	window
-	ctx  context.Context // of the row
-	in   input           // of the first layer
-	at   int             // the layer that runs
-	undo []func()
+	ctx context.Context // of the row
+	in  input           // of the first layer
+	at  int             // the layer that runs
 }
 
 // timeRow times the windows of a row, and returns their output.
@@ -48,7 +46,7 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 		if k > 0 {
 			defer l.in.free()
 		}
-		defer l.end()
+		defer l.reset()
 		t.lanes = append(t.lanes, l)
 		if err := l.attempt(func() {
 			if l.readyAll(); k < len(row)-1 {
@@ -82,19 +80,11 @@ func (l *lane) attempt(f func()) error {
 	return attempt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
 }
 
-// readyAll makes the layers ready to run, until end.
+// readyAll makes the layers ready to run.
 func (l *lane) readyAll() {
 	for l.at = l.from; l.at < l.to; l.at++ {
-		l.undo = append(l.undo, l.ready(l.layers[l.at]))
+		l.ready(l.layers[l.at])
 	}
-}
-
-func (l *lane) end() {
-	for _, undo := range slices.Backward(l.undo) {
-		undo()
-	}
-	l.dropHeld()
-	l.c.Close()
 }
 
 // output runs a lane once, for the input of the next one.

@@ -111,7 +111,7 @@ func (w *sweep) look(f *looked, i int) {
 		return // nothing follows the loss
 	}
 	var out input
-	w.drops = append(w.drops, func() { out.free() })
+	w.undo = append(w.undo, func() { out.free() })
 	out.xs, out.skips = e.TakeSaved(i)
 	for _, boundary := range []int{i, i + 1} {
 		xs, skips := e.Take(boundary)

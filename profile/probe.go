@@ -30,10 +30,9 @@ type prober struct {
 	queueing bool          // see queues
 	queue    []queued      // the runs of the pass so far
 
-	drops      []func()                  // free memory after a unit
-	executions []*segment.Execution      // of the unit; failed ones still hold tensors
-	deferred   *nn.Deferred              // statistics that first forwards gather
-	copies     map[*torch.Tensor]*copied // by value
+	undo     []func()                        // see reset
+	deferred *nn.Deferred                    // statistics that first forwards gather
+	copies   map[*torch.Tensor]*torch.Tensor // of parameters
 
 	progress
 	isLean bool           // it holds as little as possible
@@ -43,7 +42,7 @@ type prober struct {
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
 	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes,
-		copies: map[*torch.Tensor]*copied{}}
+		copies: map[*torch.Tensor]*torch.Tensor{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
@@ -93,11 +92,11 @@ func (p *prober) read(do func()) reading {
 	return reading{m.Peak - before, m.Live - before}
 }
 
-// execution begins an execution. dropHeld frees it.
+// execution begins an execution. reset frees it.
 func (p *prober) execution() *segment.Execution {
 	e := &segment.Execution{}
 	e.Begin(p.s, p.context)
-	p.executions = append(p.executions, e)
+	p.undo = append(p.undo, e.Free)
 	return e
 }
 
@@ -111,19 +110,6 @@ func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 		e.Again(unit)
 	}
 	return e
-}
-
-// dropHeld frees what a unit still holds.
-func (p *prober) dropHeld() {
-	for _, e := range p.executions {
-		e.Free()
-	}
-	p.executions = nil
-	for _, drop := range p.drops {
-		drop()
-	}
-	p.drops = nil
-	p.endQueue(nil)
 }
 
 // handle returns another handle on a tensor, which the caller owns.

@@ -36,7 +36,7 @@ func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 			held[id], lent = true, lent+bytes
 			t = w.c.Share(t)
 		}
-		w.drops = append(w.drops, w.c.Keep(t).Free)
+		w.undo = append(w.undo, w.c.Keep(t).Free)
 		return t
 	}
 	in := w.held[i].mapped(own)

@@ -101,7 +101,7 @@ func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) *sweep {
 func (w *sweep) free() {
 	w.in.free()
 	w.next.free()
-	w.dropHeld()
+	w.reset()
 	for _, in := range w.held {
 		in.free()
 	}
@@ -124,10 +124,9 @@ func (w *sweep) stageOf(unit int) int {
 // run runs f with the layers of a unit ready to run. Its panics are failures of the unit.
 func (w *sweep) run(i int, f func()) {
 	check(attempt(func() string { return w.units[i].name }, func() {
-		defer w.c.Close()
-		defer w.dropHeld()
+		defer w.reset()
 		for _, l := range w.units[i].list {
-			defer w.ready(l)()
+			w.ready(l)
 		}
 		f()
 	}))
@@ -298,7 +297,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	// The backward frees its gradients. No new memory gets their identity until the unit is measured.
 	for _, t := range w.gradients(kind, i+1).all() {
 		if t != nil {
-			w.drops = append(w.drops, engine.HoldStorage(t))
+			w.undo = append(w.undo, engine.HoldStorage(t))
 		}
 	}
 	before, e := gradBytes(u.list), &w.back[kind]

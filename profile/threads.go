@@ -62,7 +62,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 				l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
 				var next input
 				err := l.attempt(func() { l.grow(); l.rounds(&t); next = l.output() })
-				l.end()
+				l.reset()
 				check(err)
 				in.free()
 				in, at = next, l.to
@@ -78,7 +78,7 @@ func (l *lane) grow() {
 	e, limit, begin := l.begin(), l.live()+l.windowLimit(), l.Clock()
 	for l.to < len(l.layers) && (l.to == l.from || l.live() < limit && l.Clock()-begin < forwardTime) {
 		l.at, l.to = l.to, l.to+1
-		l.undo = append(l.undo, l.ready(l.layers[l.at]))
+		l.ready(l.layers[l.at])
 		e.Again(l.at)
 		l.run(e, remat.ForwardSave, l.at, new(timed))
 	}
