@@ -35,9 +35,9 @@ func (p *prober) chains(f *looked, sample []*torch.Tensor) (chains []Chain) {
 	}
 	w := p.newSweep(units, sample)
 	defer w.free()
-	p.begin(sweepingForward)
+	p.begin(1.0 / 3)
 	w.forwards()
-	p.begin(sweepingBackward)
+	p.begin(1)
 	w.backwards()
 	for i, st := range w.stages {
 		chain, loss := Chain{Units: units[i], Timing: f.timing}, 0.0

@@ -122,6 +122,7 @@ func (w *sweep) look(f *looked, i int) {
 		}
 		torch.FreeAll(slices.Concat(xs, skips))
 	}
+	w.c.SetGrad(true)
 	for _, t := range slices.Concat(out.xs, out.skips) {
 		if t == nil {
 			continue
@@ -132,7 +133,9 @@ func (w *sweep) look(f *looked, i int) {
 			f.blocks, held = append(f.blocks, blocks[id]), held-bytes
 		}
 		handles[id] = append(handles[id], t)
-		w.keepGraph(t)
+		if t.RequiresGrad() {
+			w.c.Sum(t) // keeps the graph, without the tensor's memory
+		}
 	}
 	f.saved = append(f.saved, held)
 	w.next.xs = w.copied(out.xs)
@@ -147,14 +150,6 @@ func (w *sweep) look(f *looked, i int) {
 	}
 	if w.in, w.next = w.next, (input{}); !w.BytesOnly {
 		f.transfer(w)
-	}
-}
-
-// keepGraph keeps a tensor's graph, without its memory, while the layer is looked at.
-func (w *sweep) keepGraph(t *torch.Tensor) {
-	if t.RequiresGrad() {
-		defer w.c.SetGrad(w.c.SetGrad(true))
-		w.c.Sum(t)
 	}
 }
 

@@ -30,34 +30,27 @@ type window struct {
 	isTight  bool // one layer, one micro-batch at a time
 }
 
-// rows cuts layers of given bytes into windows of at most most bytes, and windows into rows that are
-// timed at once, a window on each device. A larger layer is a row.
-func rows(bytes []int64, devices int, most int64) (list [][]window) {
+// rows cuts the layers from <= i < to into windows of at most most bytes, and windows into rows that are
+// timed at once, a window on each device. A larger layer is a row. bytes is by layer.
+func rows(bytes []int64, from, to, devices int, most int64) (list [][]window) {
+	bytes = bytes[from:to]
 	windows, held, costs := 1, int64(0), make([]float64, len(bytes))
 	for i, n := range bytes {
-		if held += n; held > most && i > 0 {
+		if held += n; i > 0 && (held > most || most == 0) {
 			windows, held = windows+1, n
 		}
 		costs[i] = float64(n)
 	}
 	windows = min((windows+devices-1)/devices*devices, len(bytes))
 	counts, _ := plan.Partition(costs, windows) // no window exceeds most or the largest layer
-	at := 0
+	at := from
 	for _, n := range counts {
-		w := window{at, at + n, sum(bytes[at:at+n]) > most}
+		w := window{at, at + n, most == 0 || sum(bytes[at-from:at-from+n]) > most}
 		if k := len(list) - 1; k < 0 || len(list[k]) == devices || w.isTight || list[k][0].isTight {
 			list = append(list, nil)
 		}
 		list[len(list)-1] = append(list[len(list)-1], w)
 		at += n
-	}
-	return list
-}
-
-// tightRows returns a row for each of the layers from <= i < to.
-func tightRows(from, to int) (list [][]window) {
-	for i := from; i < to; i++ {
-		list = append(list, []window{{i, i + 1, true}})
 	}
 	return list
 }
@@ -76,7 +69,10 @@ const inFlight = 2
 func (p *prober) windowLimit() int64 {
 	const most = 256 << 20
 	m := p.Device.Memory()
-	if m.Limit == 0 {
+	switch {
+	case p.isLean:
+		return 0
+	case m.Limit == 0:
 		return most
 	}
 	half := max(m.Limit-m.Live, 0) / 2 // temporaries take the other half
@@ -89,17 +85,14 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 	in := p.sampleInput(sample)
 	defer func() { in.free() }()
 	times, t.Devices = make([]unitTimes, len(p.layers)), 1+len(p.others)
-	list := rows(held, t.Devices, p.windowLimit()/inFlight)
-	if p.isLean {
-		list = tightRows(0, len(p.layers))
-	}
+	list := rows(held, 0, len(held), t.Devices, p.windowLimit()/inFlight)
 	for len(list) > 0 {
 		row := list[0]
 		from, to := row[0].from, row[len(row)-1].to
 		next, err := p.timeRow(in, row, times)
 		if p.isFull(err) && !row[0].isTight {
 			clear(times[from:to])
-			list = append(tightRows(from, to), list[1:]...)
+			list = append(rows(held, from, to, 1, 0), list[1:]...)
 			continue
 		}
 		check(err)
@@ -250,7 +243,7 @@ func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 	}
 	for _, k := range p.s.Tied(boundary) {
 		for i := first; i < boundary; i++ {
-			if p.s.Uses(i, k) {
+			if slices.Contains(p.s.Uses(i), k) {
 				to.GiveTie(k, ones(p.s.TieTensor(k)))
 				break
 			}

@@ -104,7 +104,7 @@ type Profile struct {
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (
 	Profile, error) {
 	out := &Profile{}
-	err := withProber(ctx, model, config, sample, func(p *prober) error {
+	err := withProber(ctx, model, config, sample, func(p *prober) {
 		key, limit := p.settingsKey(sample), p.Device.Memory().Limit
 		if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
 			out.looked = p.Known.looked
@@ -119,12 +119,10 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 			defer p.Device.SetLimit(limit)
 			err = out.measure(p, key, sample)
 		}
-		if err == nil {
-			out.view(p.layers[:p.model])
-			p.done, p.current = 0, p.all
-			p.tell(1)
-		}
-		return err
+		check(err)
+		out.view(p.layers[:p.model])
+		p.begin(1)
+		p.tell(1)
 	})
 	if err != nil {
 		return Profile{}, err
@@ -134,7 +132,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 
 // withProber checks the settings and runs f, on a thread of its own.
 func withProber(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor,
-	f func(p *prober) error) error {
+	f func(p *prober)) error {
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
 	if err != nil {
@@ -149,7 +147,7 @@ func withProber(ctx context.Context, model *nn.Sequential, config Config, sample
 	return onThread(config.Threads, func() error {
 		p := newProber(ctx, config, layers, routes)
 		defer p.close()
-		return f(p)
+		return attempt(theSample, func() { f(p) })
 	})
 }
 
@@ -157,13 +155,10 @@ func withProber(ctx context.Context, model *nn.Sequential, config Config, sample
 func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) error {
 	return attempt(theSample, func() {
 		defer p.c.Close()
-		p.all, p.done, p.current = 0, 0, 0
-		if p.Balance != nil {
-			p.all = sweepingForward + sweepingBackward
-		}
-		if out.looked == nil {
-			p.all += looking
-			p.begin(looking)
+		if p.to = 0; out.looked == nil {
+			if p.begin(1); p.Balance != nil {
+				p.to = 0.6
+			}
 			out.looked = p.look(key, sample)
 		}
 		if p.Balance == nil {

@@ -63,28 +63,21 @@ func (b *input) free() {
 func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) *sweep {
 	w := &sweep{prober: p, held: map[int]input{}}
 	p.cut(slices.Concat(units...))
-	layer, ties := 0, map[*nn.Param]int{}
+	layer := 0
 	for _, counts := range units {
 		st := &stage{first: len(w.units), last: len(w.units) + len(counts)}
 		for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
 			b.At = make([][]int, len(counts)+1)
 		}
 		for _, n := range counts {
+			for _, k := range p.s.Uses(len(w.units)) {
+				if !slices.Contains(st.ties, k) {
+					st.ties = append(st.ties, k)
+				}
+			}
 			u := unit{layer: layer, list: p.layers[layer : layer+n], name: p.layers[layer].Name}
 			if layer += n; n > 1 {
 				u.name += ".." + u.list[n-1].Name
-			}
-			for _, l := range u.list {
-				for _, q := range nn.Shared(l.Layer) {
-					k, known := ties[q.Owner()]
-					if !known {
-						k = len(ties) // as segments number them
-						ties[q.Owner()] = k
-					}
-					if !slices.Contains(st.ties, k) {
-						st.ties = append(st.ties, k)
-					}
-				}
 			}
 			w.units = append(w.units, u)
 		}

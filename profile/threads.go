@@ -51,23 +51,21 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	for range rounds {
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
 	}
-	err := withProber(ctx, model, config, sample, func(p *prober) error {
-		return attempt(theSample, func() {
-			p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // any layer may
-			p.cut(slices.Repeat([]int{1}, len(p.layers)))
-			p.all, p.current = 1, 1
-			in, end := p.sampleInput(sample), p.Clock()+threadsTime
-			defer func() { in.free() }()
-			for at := 0; at < len(p.layers) && (at == 0 || p.Clock() < end); {
-				l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
-				var next input
-				err := l.attempt(func() { l.grow(); l.rounds(&t); next = l.output() })
-				l.reset()
-				check(err)
-				in.free()
-				in, at = next, l.to
-			}
-		})
+	err := withProber(ctx, model, config, sample, func(p *prober) {
+		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // any layer may
+		p.cut(slices.Repeat([]int{1}, len(p.layers)))
+		p.begin(1)
+		in, end := p.sampleInput(sample), p.Clock()+threadsTime
+		defer func() { in.free() }()
+		for at := 0; at < len(p.layers) && (at == 0 || p.Clock() < end); {
+			l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
+			var next input
+			err := l.attempt(func() { l.grow(); l.rounds(&t); next = l.output() })
+			l.reset()
+			check(err)
+			in.free()
+			in, at = next, l.to
+		}
 	})
 	return t, err
 }
