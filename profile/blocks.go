@@ -94,11 +94,14 @@ func (n elements) values(in input) []*torch.Tensor {
 	return list
 }
 
-// parcel is the elements as they are sent; at is their blocks.
-func (n elements) parcel(at []int, pops []int) remat.Parcel {
+// parcel is the elements, or with areGradients theirs, as they are sent; at is their blocks.
+func (n elements) parcel(at []int, areGradients bool) remat.Parcel {
 	out := remat.Parcel{Tuple: at[:n.tuple]}
 	at = at[n.tuple:]
-	for _, k := range pops {
+	for _, k := range n.pops {
+		if !areGradients {
+			k = 1
+		}
 		out.Skips, at = append(out.Skips, at[:k]), at[k:]
 	}
 	out.Ties = at

@@ -99,10 +99,8 @@ func (w *sweep) assemble(out *Chain, st *stage, layers []unitTimes, loss float64
 func (w *sweep) footprint(st *stage) *remat.Footprint {
 	n, units := st.last-st.first, w.units[st.first:st.last]
 	begin, end := w.elements(st, st.first), w.elements(st, st.last)
-	ones := func(list []int) []int { return slices.Repeat([]int{1}, len(list)) }
-	out := &remat.Footprint{Inputs: st.values.Blocks,
-		Arrives: begin.parcel(st.values.At[0], ones(begin.pops)),
-		Leaves:  end.parcel(st.values.At[n], ones(end.pops))}
+	out := &remat.Footprint{Inputs: st.values.Blocks, Arrives: begin.parcel(st.values.At[0], false),
+		Leaves: end.parcel(st.values.At[n], false)}
 	for i, u := range units {
 		u.bytes.Saved = u.saved - st.values.fresh(i+1, i)
 		out.Units = append(out.Units, u.bytes)
@@ -113,8 +111,8 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 			break
 		}
 		g := st.grads[kind%len(kinds)].Blocks
-		out.Backward[kind] = remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], end.pops),
-			Leaves: begin.parcel(g.At[0], begin.pops)}
+		out.Backward[kind] = remat.BackwardBytes{Gradients: g, Arrives: end.parcel(g.At[n], true),
+			Leaves: begin.parcel(g.At[0], true)}
 		for _, u := range units {
 			out.Backward[kind].Units = append(out.Backward[kind].Units, u.backs[kind])
 		}

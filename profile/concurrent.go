@@ -49,7 +49,10 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 		defer l.reset()
 		t.lanes = append(t.lanes, l)
 		if err := l.attempt(func() {
-			if l.readyAll(); k < len(row)-1 {
+			for l.at = l.from; l.at < l.to; l.at++ {
+				l.ready(l.layers[l.at])
+			}
+			if k < len(row)-1 {
 				in = l.output()
 			}
 		}); err != nil {
@@ -80,19 +83,10 @@ func (l *lane) attempt(f func()) error {
 	return attempt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
 }
 
-// readyAll makes the layers ready to run.
-func (l *lane) readyAll() {
-	for l.at = l.from; l.at < l.to; l.at++ {
-		l.ready(l.layers[l.at])
-	}
-}
-
 // output runs a lane once, for the input of the next one.
 func (l *lane) output() (next input) {
 	e := l.begin()
-	for i := l.from; i < l.to; i++ {
-		l.run(e, remat.Forward, i, new(timed))
-	}
+	l.forward(e, remat.Forward, forward, make([]unitTimes, l.to))
 	next.xs, next.skips = e.Take(l.to)
 	e.Free()
 	return next
@@ -158,9 +152,8 @@ func (t *team) time(l *lane) error {
 // count counts the passes of a window. There are 2 to 5, fewer if they take long.
 type count struct {
 	*Config
-	isWarm  bool // a pass that does not count is over
-	counted int
-	spent   time.Duration // in counted passes
+	passes, counted int
+	spent           time.Duration // in counted passes
 }
 
 // more reports whether passes remain.
@@ -174,8 +167,7 @@ func (n *count) more() bool {
 // add adds a pass and reports whether it counts. A first pass does not count, unless the first runs
 // are a small part of it. On a GPU it loads the kernels, and never counts.
 func (n *count) add(took time.Duration) bool {
-	if !n.isWarm && n.counted == 0 && (took < 250*time.Millisecond || queues(n.Config)) {
-		n.isWarm = true
+	if n.passes++; n.passes == 1 && (took < 250*time.Millisecond || queues(n.Config)) {
 		return false
 	}
 	n.counted, n.spent = n.counted+1, n.spent+took

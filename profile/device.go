@@ -36,20 +36,19 @@ var cores = runtime.NumCPU
 // reserveOthers reserves devices that work while Device does, one for each free core, with Device's
 // limit. With a clock of the caller there are none.
 func (p *prober) reserveOthers() (release func()) {
-	var releases []func()
 	if p.Device.Kind == torch.KindCPU && p.Clock == nil {
 		for range min(p.Devices, cores()/p.Threads) - 1 {
-			d, release, err := IdleDevice(p.Device.Memory().Limit)
+			d, _, err := IdleDevice(p.Device.Memory().Limit)
 			if err != nil {
 				break
 			}
-			p.others, releases = append(p.others, d), append(releases, release)
+			p.others = append(p.others, d)
 		}
 	}
 	return func() {
-		for i, release := range releases {
-			p.others[i].Trim()
-			release()
+		for _, d := range p.others {
+			d.Trim()
+			d.SetLimit(0)
 		}
 		p.others = nil
 	}

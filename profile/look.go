@@ -19,7 +19,7 @@ type looked struct {
 	overwrote []bool               // by layer, the loss too: it overwrote its input
 	blocks    []*block             // of outputs
 	copied    int64                // bytes of the timed transfers
-	seconds   float64              // of the timed transfers
+	micros    float64              // of the timed transfers
 	times     []unitTimes          // by layer, the loss too; zero with Config.BytesOnly
 	timing    Timing
 }
@@ -163,6 +163,6 @@ func (f *looked) transfer(w *sweep) {
 			}
 		}
 		_, bytes := t.Storage()
-		f.copied, f.seconds = f.copied+bytes, f.seconds+times.micros()/1e6
+		f.copied, f.micros = f.copied+bytes, f.micros+times.micros()
 	}
 }

@@ -1,6 +1,8 @@
 package profile
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -67,16 +69,12 @@ const inFlight = 2
 
 // windowLimit returns how many bytes the layers of a window may hold.
 func (p *prober) windowLimit() int64 {
-	const most = 256 << 20
 	m := p.Device.Memory()
-	switch {
-	case p.isLean:
+	if p.isLean {
 		return 0
-	case m.Limit == 0:
-		return most
 	}
-	half := max(m.Limit-m.Live, 0) / 2 // temporaries take the other half
-	return min(most, half/int64(1+len(p.others)))
+	free := max(cmp.Or(m.Limit, math.MaxInt64)-m.Live, 0) / 2 // temporaries take the other half
+	return min(256<<20, free/int64(1+len(p.others)))
 }
 
 // passes times the layers. held is the bytes that a forward with gradients leaves, by layer.
@@ -106,7 +104,9 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 // pass runs the layers of a window once without gradients and on several micro-batches with them,
 // and appends how long each operation takes.
 func (l *lane) pass(times []unitTimes) {
-	l.forward(l.begin(), remat.Forward, forwardNoGrad, times)
+	e := l.begin()
+	l.forward(e, remat.Forward, forwardNoGrad, times)
+	e.Free()
 	zeroGrads(l.layers[l.from:l.to])
 	ops := []int{firstBackward, laterBackward} // in every window, so that times add up pass by pass
 	if l.Split {
@@ -126,13 +126,10 @@ func (l *lane) pass(times []unitTimes) {
 	}
 }
 
-// forward runs the forwards of a micro-batch. It frees the execution if they have no gradients.
+// forward runs the forwards of a micro-batch.
 func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) {
 	for i := l.from; i < l.to; i++ {
 		l.run(e, kind, i, &times[i][op])
-	}
-	if kind == remat.Forward {
-		e.Free()
 	}
 }
 
@@ -167,16 +164,14 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 	})
 }
 
-// scaleToPasses scales the times of layers so that they add up to the time of whole passes. In no pass
-// is every layer as quick as in its best quarter.
+// scaleToPasses scales the times of a window's layers so that they add up to the time of whole passes.
+// In no pass is every layer as quick as in its best quarter.
 func scaleToPasses(layers []unitTimes) {
 	for op := range operations {
-		passes := make(timed, len(slices.MinFunc(layers, func(a, b unitTimes) int {
-			return len(a[op]) - len(b[op])
-		})[op]))
+		passes := make(timed, len(layers[0][op]))
 		for _, t := range layers {
-			for k := range passes { // other windows may have had more passes
-				passes[k] += t[op][k]
+			for k, took := range t[op] {
+				passes[k] += took
 			}
 		}
 		if all := micros(layers, op); all > 0 {

@@ -27,14 +27,14 @@ type ThreadTimes struct {
 	Rounds  [][]time.Duration // of all layers, by round and by index of Threads
 }
 
-// Faster returns how many times as fast Threads[i] was as Threads[j] in each round, in ascending
-// order.
-func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
+// Faster returns how many times as fast Threads[i] was as Threads[j]: the median of the rounds.
+func (t ThreadTimes) Faster(i, j int) float64 {
+	var ratios []float64
 	for _, times := range t.Rounds {
 		ratios = append(ratios, times[j].Seconds()/max(times[i], 1).Seconds())
 	}
 	slices.Sort(ratios)
-	return ratios
+	return ratios[len(ratios)/2]
 }
 
 // Threads times forward and backward of a model's layers with several numbers of threads, as [Measure]

@@ -59,10 +59,7 @@ func spread(layers []unitTimes) float64 {
 			typical, median = typical+t.micros(), median+t.median()
 		}
 	}
-	if typical <= 0 {
-		return 0
-	}
-	return (median - typical) / typical
+	return (median - typical) / max(typical, 1e-3) // microseconds
 }
 
 // queues reports whether the host queues all runs of a pass before it waits for them, as in a step on

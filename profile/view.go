@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/plan"
 )
@@ -16,7 +17,7 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 		p.Input += x.bytes
 	}
 	if f.copied > 0 {
-		p.SecondsPerByte = f.seconds / float64(f.copied) // large transfers count most
+		p.SecondsPerByte = f.micros / 1e6 / float64(f.copied) // large transfers count most
 	}
 	for i, named := range layers {
 		out := f.tuple(i + 1)
@@ -35,26 +36,23 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 		// a later micro-batch's backward adds to gradients
 		l.Forward, l.Backward = f.times[i][forward].micros()/1e6, f.times[i][laterBackward].micros()/1e6
 		p.Layers = append(p.Layers, l)
-		first := len(p.Skips)
 		for place, c := range f.skips[i] {
 			if c.Stash == i {
-				p.Skips = append(p.Skips, f.at[i+1][len(out)+place].skip(i, slices.Compact(slices.Clone(c.Pops))))
+				p.Skips = append(p.Skips, f.at[i+1][len(out)+place].skip(c))
 			}
 		}
-		slices.SortStableFunc(p.Skips[first:], func(a, b plan.LayerSkip) int {
-			return a.To[len(a.To)-1] - b.To[len(b.To)-1]
-		})
 	}
 	p.parameters(layers)
 }
 
 // skip is a stashed element that later layers pop.
-func (e element) skip(from int, to []int) plan.LayerSkip {
-	s := plan.LayerSkip{From: from, To: to, Bytes: e.bytes, Leave: e.block.loose()}
+func (e element) skip(c segment.Crossing) plan.LayerSkip {
+	s := plan.LayerSkip{From: c.Stash, To: slices.Compact(slices.Clone(c.Pops)), Bytes: e.bytes,
+		Leave: e.block.loose()}
 	if e.grad {
 		s.Gradient = e.bytes
 	}
-	if e.block != nil && e.block.saver >= to[0] {
+	if e.block != nil && e.block.saver >= s.To[0] {
 		s.Enter = e.bytes
 	}
 	return s
