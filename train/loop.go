@@ -355,7 +355,7 @@ func (l *Loop) lastBatch() (rows int, reached bool) {
 
 func refuseLastBatch(rows int, why error) error {
 	return &arg.ConfigError{Of: "train", Field: "DropLast", Value: false,
-		Problem: fmt.Sprintf("an epoch's last batch has %d rows, and %v", rows, why),
+		Problem: fmt.Sprintf("too few rows, %d, in an epoch's last batch: %v", rows, why),
 		Remedy:  "want it set, or another batch size"}
 }
 
@@ -383,5 +383,5 @@ func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 		return err
 	}
 	why, _, _ := strings.Cut(err.Error(), "; use ")
-	return refuseLastBatch(rows, errors.New(why))
+	return refuseLastBatch(rows, errors.New(strings.TrimPrefix(why, "pipe: ")))
 }

@@ -61,8 +61,8 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
 	}
-	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas"} {
-		if s.Changed(name) {
+	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas", "threads"} {
+		if s.Changed(name) && (name != "threads" || o.allThreads) {
 			return badUsage("--%s %s: --plan auto decides it; leave it out", name, s.Lookup(name).Value)
 		}
 	}
