@@ -107,12 +107,15 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 // checkPair refuses these flags if what they need is not given.
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
+		if given || !s.Changed(name) {
+			continue
+		}
 		f := s.Lookup(name)
 		value := strings.Trim(f.Value.String(), "[]")
-		switch {
-		case given || !f.Changed || f.Value.Type() == "bool" && value == f.DefValue:
+		if f.Value.Type() == "bool" && value == f.DefValue {
 			continue
-		case value == "true":
+		}
+		if value == "true" {
 			value = ""
 		}
 		return badUsage("--%s has no effect without %s", strings.TrimSpace(name+" "+value), needed)

@@ -47,9 +47,9 @@ func TestTextReport(t *testing.T) {
 	}
 	want = `a on b: 9 steps done
 test accuracy  87.50 %
-speed          500 samples/s, 20.000 ms a step (median)
+speed          500 samples/s, 20.000 ms a step (medians)
 peak memory    cpu:4 1.0 MiB  cpu:5 3.0 MiB of 4.0 MiB
-safe limit     --memory-limit 3145728 is enough, whichever stage runs ahead
+safe limit     --memory-limit 3145728 (3.0 MiB) is enough, whichever stage runs ahead
 process        300.0 MiB resident, at most 400.0 MiB
 params sha256  abc
 checkpoint     out/step-000009

@@ -214,19 +214,14 @@ func autocastFlag(s *pflag.FlagSet, to *torch.Autocast) {
 	s.Lookup("autocast").NoOptDefVal = words[1]
 }
 
-// joinAutocast joins --autocast and a type after it to one argument. pflag takes no value of a flag that may
-// be without one.
-func joinAutocast(args []string) (out []string) {
-	for i, a := range args {
-		if n := len(out); i > 0 && args[i-1] == "--autocast" {
-			if _, err := torch.ParseAutocast(a); err == nil {
-				out[n-1] += "=" + a
-				continue
-			}
+// joinAutocast joins --autocast and a type to one argument, as pflag wants it of a flag with NoOptDefVal.
+func joinAutocast(args []string) []string {
+	for i := len(args) - 1; i > 0; i-- {
+		if _, err := torch.ParseAutocast(args[i]); err == nil && args[i-1] == "--autocast" {
+			args = slices.Concat(args[:i-1], []string{"--autocast=" + args[i]}, args[i+1:])
 		}
-		out = append(out, a)
 	}
-	return out
+	return args
 }
 
 // otherNames has the flags that other programs call so.
