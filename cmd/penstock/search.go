@@ -155,6 +155,9 @@ func (f *planFlags) readDevices(text string) error {
 
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
+	if err := f.numerics.check(cmd.Flags(), f.devices); err != nil {
+		return err
+	}
 	model, machine := f.modelName != "", f.machine != ""
 	refused, kind := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
 	if !model {
