@@ -41,7 +41,8 @@ type Options struct {
 	Seed    uint64
 
 	// TrainedOn describes the samples that a model was trained on. It replaces unset options: the task,
-	// classes, columns, mean and deviation. Open refuses another tokenizer. It may be nil.
+	// classes, columns, mean and deviation. Open refuses another tokenizer and samples of another form. It
+	// may be nil.
 	TrainedOn *Info
 
 	Synthetic Synthetic // the set named synthetic
@@ -129,7 +130,7 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 		train, test, err = s.open(paths, o)
 	}
 	if err == nil {
-		err = o.Augment.check(train)
+		err = cmp.Or(o.Augment.check(train), o.TrainedOn.checkForm(train.Info()))
 	}
 	if err != nil {
 		return nil, nil, named(name, err)

@@ -30,7 +30,6 @@ type PlanConfig struct {
 	Wishes  plan.Options
 	Machine plan.Machine // not used with Devices
 	Devices []PlanDevice // of this process; nil is the CPU devices of Machine
-	Links   []plan.Link  // between Devices
 
 	Pipe      pipe.Config // only Seed, Autocast and DeferredBatchNorm are used
 	Optimizer func() (optim.Optimizer, error)
@@ -102,7 +101,14 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	p := &modelPlanner{PlanConfig: c, make: make, samples: samples, model: model,
 		profiles: map[[2]int]*profile.Profile{}}
 	if c.Devices != nil {
-		p.Machine = plan.Machine{Links: c.Links}
+		p.Machine = plan.Machine{}
+	}
+	if len(c.Devices) > 1 && c.Devices[0].Kind != torch.KindCPU {
+		slowest, err := measureCopies(c.Devices)
+		if err != nil {
+			return nil, fmt.Errorf("train: measuring the links between devices: %w", err)
+		}
+		p.Machine.Links = []plan.Link{slowest}
 	}
 	for _, d := range c.Devices {
 		free := d.Free // the least free memory of its kind

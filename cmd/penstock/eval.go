@@ -69,7 +69,7 @@ are not taken from the run.`,
 			if set == nil {
 				return badUsage("--part validation: the run held nothing out; want another part")
 			}
-			return checkTrained(set.Info(), t.recipe.Samples)
+			return nil
 		})
 		if err != nil {
 			return r, err
@@ -129,29 +129,6 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 	}
 	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	return of.open()
-}
-
-// checkTrained refuses samples of another form than the model was trained on. If was is nil, the form is
-// unknown.
-func checkTrained(is data.Info, was *data.Info) error {
-	if was == nil {
-		return nil
-	}
-	form := func(i data.Info) string {
-		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(),
-			i.Task())
-		if i.Task() == data.NextToken && i.Source == data.Uint8 {
-			out += " of bytes"
-		}
-		if is.ClassNames != nil && was.ClassNames != nil {
-			out += fmt.Sprint(" of the classes ", i.ClassNames)
-		}
-		return out
-	}
-	if is, was := form(is), form(*was); is != was {
-		return fmt.Errorf("the data have %s, and the model was trained with %s", is, was)
-	}
-	return nil
 }
 
 func newPredict() *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -288,13 +289,6 @@ func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredMod
 	if c.Devices, err = readDevices(f.devices); err != nil {
 		return nil, err
 	}
-	if f.onGPUs() && len(f.devices) > 1 {
-		link, err := measureCopies(f.devices)
-		if err != nil {
-			return nil, fmt.Errorf("measuring the links of --devices %s: %w", joined(f.devices), err)
-		}
-		c.Links = []plan.Link{link}
-	}
 	build := func() (*nn.Sequential, error) {
 		model, err := models.New(f.modelName, m.options)
 		if err == nil {
@@ -323,6 +317,30 @@ func refusedPlan(err error) error {
 			strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; "))
 	}
 	return err
+}
+
+// hardware reads the model and the memory of a device. Tests replace it.
+var hardware = torch.Device.Hardware
+
+// readDevices reads the model and the memory of devices. Devices of different kinds, and devices that cannot
+// be used here, are usage errors.
+func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
+	for i, d := range devices {
+		h, problem := hardware(d)
+		switch {
+		case slices.Contains(devices[:i], d):
+			problem = fmt.Errorf("%v is there twice; want each device once", d)
+		case d.Kind != devices[0].Kind:
+			problem = errors.New("a CPU and a GPU are not planned together; want devices of one of the two")
+		case d.Usable() != nil:
+			problem = d.Usable()
+		}
+		if problem != nil {
+			return nil, badUsage("--devices %s: %s", joined(devices), message(problem))
+		}
+		list = append(list, train.PlanDevice{Device: d, Hardware: h})
+	}
+	return list, nil
 }
 
 func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
