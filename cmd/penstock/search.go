@@ -18,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/report"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -102,8 +103,12 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 			if err != nil {
 				return r, err
 			}
-			r.line, r.text = line, func(w io.Writer) { p.show(w, line) }
-			line.Page = p.page(line)
+			r.line = line
+			line.Page = report.Planned(p.title+", planned", p.Result, p.Profile.Measured)
+			line.Page.Facts = append([]report.Fact{
+				{Name: "Step", Value: micros(line.Step) + "; " + p.bound()}, {Name: "Plan", Value: line.inFlags()},
+				{Name: "Devices", Value: strings.Join(line.Devices, ", ")}}, originFacts("Planned")...)
+			r.text = func(w io.Writer) { p.show(w, line) }
 			r.file, err = json.Marshal(line)
 			return r, err
 		})
