@@ -162,18 +162,18 @@ func (f *planFlags) readDevices(text string) error {
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	model, machine := f.modelName != "", f.machine != ""
-	refused, kind := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
 	if !model {
-		if err := filesNamed("CHAIN, or --model NAME,")(cmd, args); err != nil {
+		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
+			"devices", "chunks", "batch", "schedule", "virtual", "replicas", "memory-limit", "machine",
+			"latency", "bandwidth"))
+		if err != nil {
 			return err
 		}
-		refused = []string{"data", "train-only", "autocast", "threads", "optimizer"}
-		kind = "with --model NAME, which is measured"
 	}
-	for _, name := range refused {
-		if cmd.Flags().Changed(name) {
-			return badUsage("--%s is for a plan %s", name, kind)
-		}
+	fixed := f.schedules != nil // the number of stages of each device
+	for _, name := range f.schedules {
+		s, _ := schedule.Named(name) // it was read before
+		fixed = fixed && s.Virtual > 0
 	}
 	switch {
 	case model && len(args) > 0:
@@ -186,8 +186,13 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		return badUsage("want --chunks M, or --batch N to have M chosen")
 	case !model && !machine && f.stages == 0:
 		return badUsage("want --stages P, the number of devices, or --machine FILE")
+	case fixed && f.virtual != nil:
+		return badUsage("--virtual %s has no effect with --schedule %s; leave it out", joined(f.virtual),
+			joined(f.schedules))
+	case f.replicas != nil && f.batch == 0:
+		return badUsage("--replicas %s: want --batch N with it", joined(f.replicas))
 	}
-	return nil
+	return checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas")
 }
 
 // foundPlan is the fastest plan of a model or a chain.
