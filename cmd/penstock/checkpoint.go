@@ -22,10 +22,8 @@ func newCheckpoint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoint",
 		Short: "Look at checkpoints and check them",
-		Long: `Look at the checkpoints of penstock train --out. A checkpoint is a directory such as
-step-000200. model.safetensors has parameters and buffers, optimizer.safetensors the
-optimizer's state, state.json the step, the recipe, and hashes of the files. Of several
-processes each writes its own layers, to files such as model-00002-of-00004.safetensors.`,
+		Long: `Look at the checkpoints of penstock train --out: directories such as step-000200, with
+model.safetensors, optimizer.safetensors, and the step, recipe and hashes in state.json.`,
 		Example: `  penstock checkpoint inspect out/fashion
   penstock checkpoint verify out/fashion/step-000200`,
 		Args: noArguments,
@@ -143,12 +141,8 @@ func newExport() *cobra.Command {
 		Use:   "export DIR --out FILE.safetensors",
 		Short: "Write a trained model to a file for PyTorch",
 		Long: `Write the parameters and buffers of a trained model to a safetensors file for PyTorch,
-by their names in torchvision, and for gpt2 in Hugging Face's library:
-
-  weights = safetensors.torch.load_file("model.safetensors")
-  torchvision.models.resnet18().load_state_dict(weights)
-
-The checkpoint is checked first. If it is damaged, nothing is written.
+by their names in torchvision, and for gpt2 in Hugging Face's library. The checkpoint is
+checked first. If it is damaged, nothing is written.
 
 ` + whichCheckpoint,
 		Example: `  penstock export out/pets --best --dtype float16 --out pets.safetensors`,

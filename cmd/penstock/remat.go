@@ -120,10 +120,9 @@ func newRematExplain() *cobra.Command {
 		Use:   "explain CHAIN --limit SIZE [flags]",
 		Short: "Say what the plan under a limit keeps, and what more would save",
 		Long: `Find the fastest plan under a limit. Print for each layer what is kept from its forward
-to its backward (everything, its input, or nothing), how often its forward runs again, and
-the bytes and the time of both. Print the least limit that has a plan and the layer that
-sets it, the limit from which on nothing is computed again, and the time that 10 MB, 100 MB
-and 1 GB more would save.`,
+to its backward, how often its forward runs again, and the bytes and the time of both.
+Print the least and the greatest useful limit, and the time that 10 MB, 100 MB and 1 GB
+more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    filesNamed("CHAIN"),
 	}

@@ -269,35 +269,24 @@ func (f *planFlags) wishes(show *progress) plan.Options {
 
 // planModel measures a model and finds its fastest plan.
 func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
-	const mostChunks, plansOfADevice = 16, 30
-	f.update.LR = 1 // any valid one
-	slots, err := optim.Slots(f.optimizer, f.update)
+	devices, err := readDevices(f.devices)
 	if err != nil {
-		return nil, badUsage("--optimizer %s: %s", f.optimizer, message(err))
+		return nil, err
 	}
 	c := train.PlanConfig{
-		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target,
-		Wishes: f.wishes(show), Slots: slots, Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
-		Pipe:  pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Clock: clock, Note: show.line,
-		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.optimizer, f.update) },
+		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
+		Wishes: f.wishes(show), Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
+		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
+		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.line,
 		Measuring: func(what string) func(int, int) {
 			return func(done, all int) {
 				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
 			}
 		},
 	}
-	c.Wishes.Plans = plansOfADevice
+	c.Wishes.Plans = 30 // of a device
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
-	}
-	for n := 1; n <= min(f.batch, mostChunks) && f.chunks == 0; n *= 2 {
-		if f.batch%n == 0 {
-			c.Chunks = append(c.Chunks, n)
-		}
-	}
-	if c.Devices, err = readDevices(f.devices); err != nil {
-		return nil, err
 	}
 	build := func() (*nn.Sequential, error) {
 		model, err := models.New(f.modelName, m.options)

@@ -23,9 +23,7 @@ Tokens need not fit into memory in training. Each text is encoded by itself, in 
 given.
 
 PATH is a tokenizer.json of byte-level byte-pair encoding, or a directory with one or with
-a vocab.json and a merges.txt. With another tokenizer write the file yourself:
-
-  numpy.array(ids, dtype="<u2").tofile("tokens.bin")   # or <u4, with type=uint32`,
+a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    filesNamed("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
