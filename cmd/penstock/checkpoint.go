@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,25 +35,17 @@ model.safetensors, optimizer.safetensors, and the step, recipe and hashes in sta
 // findCheckpoint opens a checkpoint, or the newest one in the directory of a run. With best it opens the
 // checkpoint of the run that has the lowest validation loss.
 func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
-	store := train.Store{Dir: filepath.Dir(dir)}
-	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err != nil {
-		store.Dir = dir
-		steps, err := store.Steps()
-		switch {
-		case err != nil:
-			return nil, wrongInput(err)
-		case len(steps) == 0:
-			return nil, badUsage("%s: no checkpoint there; want one, or the directory of --out", dir)
-		}
-		dir = store.Path(slices.Max(steps))
-	}
-	if c, err = train.OpenCheckpoint(dir); err != nil || !best {
-		return c, err
-	}
-	if c.Best == nil {
+	switch c, err = train.OpenCheckpoint(dir); {
+	case errors.As(err, new(*train.DamagedError)):
+		return nil, err
+	case err != nil:
+		return nil, &usageError{err}
+	case best && c.Best == nil:
 		return nil, badUsage("--best: there was no validation up to %s; want a run with --validate", c.Path)
+	case best:
+		return train.OpenCheckpoint(train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step))
 	}
-	return train.OpenCheckpoint(store.Path(c.Best.Step))
+	return c, nil
 }
 
 const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out for its newest one."
