@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -45,7 +46,8 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
-	if err := checkOut(cmd, out, texts...); err != nil {
+	files, err := tokenizer.Files(from)
+	if err = cmp.Or(err, checkOut(cmd, out, append(files, texts...)...)); err != nil {
 		return err
 	}
 	options, wide := fmt.Sprint("classes=", t.Len()), t.Len() > 1<<16
