@@ -121,7 +121,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	defer func() {
 		if !j.endedWithPeers {
-			j.failGroup(err)
+			failGroup(j.group, err)
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
