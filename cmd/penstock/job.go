@@ -42,6 +42,7 @@ type job struct {
 	measures       measures
 	dashboard      dashboard
 	page           *report.Run  // of the recorded step; nil before it
+	saved          int64        // step of the newest checkpoint in --out; 0 is none
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes end here, so none needs to be told
 	timingWarned   bool         // of uncertain times

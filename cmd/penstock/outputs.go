@@ -124,11 +124,9 @@ func (j *job) validation() *train.Validation {
 		OnBatch: func(done, all int) { j.show.evaluating("validating", done, all) },
 		OnResult: func(r train.ValidationInfo) error {
 			j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
-			if err := j.show.validated(r); err != nil {
-				return err
-			}
-			return j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
+			err := j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
 				Validation: true}, r.Evaluation)
+			return cmp.Or(err, j.show.validated(r))
 		}}
 }
 

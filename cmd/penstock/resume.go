@@ -61,6 +61,7 @@ func (j *job) openCheckpoint() error {
 		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
+	j.saved = from.Step
 	return nil
 }
 
@@ -72,7 +73,9 @@ func (j *job) save() (path string, err error) {
 	// Metrics come first, so that each saved step has its line on disk.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
-	j.unsaved = err != nil
+	if j.unsaved = err != nil; !j.unsaved {
+		j.saved = j.loop.Step
+	}
 	return path, cmp.Or(err, unwritten)
 }
 
