@@ -310,6 +310,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}
 	}
+	j.recorded = j.stepToRecord()
 	j.pipe.SetRecord(l.Step+1 == j.recorded)
 	l.OnStep = []train.Hook{j.recordStep}
 	if j.testEvery > 0 { // before saving, so that each saved step has its test

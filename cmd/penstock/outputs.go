@@ -196,7 +196,10 @@ func (j *job) recordStep(s train.StepInfo) error {
 		return nil
 	}
 	j.page = new(j.describeRun())
-	j.page.Step, j.page.Ran, j.page.Plan = s.Step, s.Timeline, j.pipe.Plan()
+	j.page.Step, j.page.Rows, j.page.Ran, j.page.Plan = s.Step, j.batch, s.Timeline, j.pipe.Plan()
+	if l := j.loop.Loader; l.Position().Batch == l.Batches() {
+		j.page.Rows = l.LastBatch()
+	}
 	planned, predicted, err := j.page.Plan.Timeline()
 	if err != nil {
 		return err

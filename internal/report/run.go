@@ -30,6 +30,7 @@ type Run struct {
 	Chains  []Chain            `json:"costs,omitempty"`
 
 	Step int64              `json:"step,omitempty"` // the step that Ran recorded
+	Rows int                `json:"rows,omitempty"` // samples of its batch; 0 is unknown
 	Ran  *schedule.Timeline `json:"-"`              // its workers are the devices of Plan
 
 	Ended *Ended `json:"ended,omitempty"` // nil if the run goes on, or was killed
