@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"penstock.example/internal/metrics"
@@ -133,9 +131,7 @@ func (j *job) validation() *train.Validation {
 // dashboard serves the page of the run while it goes on. Its zero value serves nothing.
 type dashboard struct {
 	listener net.Listener
-	live     *report.Live
-	server   *http.Server
-	serving  sync.WaitGroup
+	live     *report.Live // one of the writers of measures, which close it; nil does not serve yet
 }
 
 // listen opens the address of the dashboard before anything is read or measured.
@@ -164,29 +160,17 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	d.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
-	d.server = &http.Server{Handler: d.live, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
-	d.serving.Go(func() { d.server.Serve(d.listener) })
+	d.live.Serve(d.listener)
 	j.measures.writers = append(j.measures.writers, d.live)
 	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", d.listener.Addr())
 	return err
 }
 
-// close gives open pages two seconds to load how the run ended.
 func (d *dashboard) close() error {
-	switch {
-	case d.listener == nil:
+	if d.listener == nil || d.live != nil {
 		return nil
-	case d.server == nil:
-		return d.listener.Close()
 	}
-	d.live.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if d.server.Shutdown(ctx) != nil {
-		d.server.Close()
-	}
-	d.serving.Wait()
-	return nil
+	return d.listener.Close()
 }
 
 // recordStep is a hook that has the pipe record the timeline of a step, for the page of the run.
