@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -40,7 +41,8 @@ type job struct {
 	peaks          highest
 	recorded       int64 // recorded step; 0 is none
 	measures       measures
-	dashboard      dashboard
+	listener       net.Listener // of the dashboard; nil is none
+	live           *report.Live // serves it, and is closed with measures; nil before it is open
 	page           *report.Run  // of the recorded step; nil before it
 	saved          int64        // step of the newest checkpoint in --out; 0 is none
 	unsaved        bool         // saving failed
@@ -104,7 +106,10 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.close(), j.dashboard.close())
+	err = errors.Join(err, j.measures.close())
+	if j.listener != nil && j.live == nil {
+		err = errors.Join(err, j.listener.Close())
+	}
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
 	}

@@ -128,26 +128,19 @@ func (j *job) validation() *train.Validation {
 		}}
 }
 
-// dashboard serves the page of the run while it goes on. Its zero value serves nothing.
-type dashboard struct {
-	listener net.Listener
-	live     *report.Live // one of the writers of measures, which close it; nil does not serve yet
-}
-
 // listen opens the address of the dashboard before anything is read or measured.
 func (j *job) listen(context.Context, io.Writer) (err error) {
 	if j.dashboardAt == "" || j.member.Rank > 0 {
 		return nil
 	}
-	if j.dashboard.listener, err = net.Listen("tcp", j.dashboardAt); err != nil {
+	if j.listener, err = net.Listen("tcp", j.dashboardAt); err != nil {
 		err = badUsage("--dashboard %s: %w", j.dashboardAt, err)
 	}
 	return err
 }
 
 func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
-	d := &j.dashboard
-	if d.listener == nil {
+	if j.listener == nil {
 		return nil
 	}
 	var past metrics.History
@@ -156,21 +149,14 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 			return err
 		}
 	}
-	if d.live, err = report.NewLive(j.describeRun(), past); err != nil {
+	if j.live, err = report.NewLive(j.describeRun(), past); err != nil {
 		return err
 	}
-	d.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
-	d.live.Serve(d.listener)
-	j.measures.writers = append(j.measures.writers, d.live)
-	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", d.listener.Addr())
+	j.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
+	j.live.Serve(j.listener)
+	j.measures.writers = append(j.measures.writers, j.live)
+	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", j.listener.Addr())
 	return err
-}
-
-func (d *dashboard) close() error {
-	if d.listener == nil || d.live != nil {
-		return nil
-	}
-	return d.listener.Close()
 }
 
 // recordStep is a hook that has the pipe record the timeline of a step, for the page of the run.
@@ -196,8 +182,8 @@ func (j *job) recordStep(s train.StepInfo) error {
 
 // updatePage shows the page on the dashboard and writes it to --out.
 func (j *job) updatePage() error {
-	if j.dashboard.live != nil {
-		if err := j.dashboard.live.SetRun(*j.page); err != nil {
+	if j.live != nil {
+		if err := j.live.SetRun(*j.page); err != nil {
 			return err
 		}
 	}
@@ -210,7 +196,7 @@ func (j *job) updatePage() error {
 // recordEnd writes to the page how the run ended. If a resumed run recorded no step, it takes the page
 // in --out. After a failed run an error of writing is ignored.
 func (j *job) recordEnd(end error) error {
-	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
+	if j.member.Rank > 0 || j.out == "" && j.live == nil {
 		return nil
 	}
 	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
@@ -232,8 +218,8 @@ func (j *job) recordEnd(end error) error {
 	}
 	j.page.Ended = ended
 	err := j.updatePage()
-	if j.dashboard.live != nil {
-		j.dashboard.live.End(ended.How)
+	if j.live != nil {
+		j.live.End(ended.How)
 	}
 	if end != nil {
 		return nil
@@ -263,6 +249,9 @@ func (j *job) describeRun() report.Run {
 	}
 	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last,
 		Facts: append(facts, originFacts("Recorded")...), Layers: describeLayers(j.model, j.pipe)}
+	if j.from != nil {
+		r.From = j.from.Step
+	}
 	for _, d := range j.pipe.Devices() {
 		r.Limits = append(r.Limits, d.Memory().Limit)
 	}

@@ -8,5 +8,8 @@ func (l *Live) Building() (release func()) {
 	return l.building.Unlock
 }
 
-// KeepPage sets how long a page is served before another is built.
-func (l *Live) KeepPage(life time.Duration) { l.pageLife, l.expiry = life, time.Now().Add(life) }
+// KeepPage sets how long the present page is served.
+func (l *Live) KeepPage(life time.Duration) {
+	defer l.Building()()
+	l.expiry = time.Now().Add(life)
+}

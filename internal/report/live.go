@@ -30,12 +30,9 @@ type Live struct {
 	changed chan struct{} // closed and replaced at each change
 	closed  bool
 
-	building sync.Mutex // held while a page or an event is built; guards the next three fields
+	building sync.Mutex // held while a page or an event is built; guards the next two fields
 	page     []byte
-	pageAt   position
 	expiry   time.Time // of page
-
-	pageLife time.Duration // between pages; events have what a page lacks
 
 	server  http.Server
 	open    atomic.Int32 // connections
@@ -52,7 +49,7 @@ type snapshot struct {
 
 // NewLive begins with a run and its numbers so far.
 func NewLive(run Run, past metrics.History) (*Live, error) {
-	l := &Live{now: snapshot{past: past}, changed: make(chan struct{}), pageLife: time.Second}
+	l := &Live{now: snapshot{past: past}, changed: make(chan struct{})}
 	l.server = http.Server{Handler: l, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: heartbeat,
 		IdleTimeout: heartbeat, ConnState: l.count}
 	if err := l.SetRun(run); err != nil {
@@ -61,7 +58,6 @@ func NewLive(run Run, past metrics.History) (*Live, error) {
 	return l, nil
 }
 
-// SetRun replaces the run.
 func (l *Live) SetRun(run Run) error {
 	v, err := newView(run)
 	if err != nil {
@@ -71,13 +67,11 @@ func (l *Live) SetRun(run Run) error {
 	return nil
 }
 
-// Step shows a step.
 func (l *Live) Step(s metrics.Step) error {
 	l.change(func() { l.now.past.Steps = append(l.now.past.Steps, s) })
 	return nil
 }
 
-// Test shows a test or a validation.
 func (l *Live) Test(t metrics.Test) error {
 	l.change(func() {
 		list := &l.now.past.Tests
@@ -89,7 +83,6 @@ func (l *Live) Test(t metrics.Test) error {
 	return nil
 }
 
-// Sync does nothing.
 func (l *Live) Sync() error { return nil }
 
 // End says how the run ended: "finished", "interrupted" or "failed". Pages show it and disconnect.
@@ -98,16 +91,11 @@ func (l *Live) End(how string) { l.change(func() { l.now.end = how }) }
 // Serve serves at an address in the background until Close.
 func (l *Live) Serve(at net.Listener) { l.serving.Go(func() { l.server.Serve(at) }) }
 
-// mostOpen is the number of connections at a time. A browser needs one or two.
-const mostOpen = 32
-
+// count closes a connection that is one too many.
 func (l *Live) count(c net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		if l.open.Add(1) > mostOpen {
-			c.Close()
-		}
-	case http.StateClosed:
+	if state == http.StateNew && l.open.Add(1) > mostOpen {
+		c.Close()
+	} else if state == http.StateClosed {
 		l.open.Add(-1)
 	}
 }
@@ -182,11 +170,11 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	var text []byte
 	var err error
 	l.build(func() {
-		s, _, _ := l.snapshot()
-		if at := s.position(); l.page == nil || at != l.pageAt && time.Now().After(l.expiry) {
-			l.page, err = document(payload{View: s.view, History: newColumns(s.past),
-				Live: fmt.Sprintf("events?after=%v", at)})
-			l.pageAt, l.expiry = at, time.Now().Add(l.pageLife)
+		if l.page == nil || time.Now().After(l.expiry) {
+			s, _, _ := l.snapshot()
+			l.page, err = document(payload{View: s.view, History: newColumns(s.past, s.view.From),
+				Live: fmt.Sprintf("events?after=%v", s.position())})
+			l.expiry = time.Now().Add(pageLife)
 		}
 		text = l.page
 	})
@@ -208,6 +196,8 @@ func (s snapshot) position() position {
 }
 
 const (
+	mostOpen  = 32                     // connections at a time; a browser needs one or two
+	pageLife  = time.Second            // between pages, at least; events have what a page lacks
 	pause     = 200 * time.Millisecond // between events for a page, at least
 	heartbeat = 15 * time.Second       // a page without events gets a comment this often
 )
@@ -258,7 +248,7 @@ func (s snapshot) eventsAfter(at position) (text string) {
 		Validations: later(s.past.Validations, at[2])}
 	at = s.position()
 	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
-		event("numbers", newColumns(h))
+		event("numbers", newColumns(h, s.view.From))
 	}
 	if s.end != "" {
 		event("end", s.end)

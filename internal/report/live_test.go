@@ -212,8 +212,8 @@ func TestLiveBuildsBesideTheRun(t *testing.T) {
 // However often a page is loaded, it is built once in its life. Its events have what it lacks.
 func TestLiveBuildsAPageOnce(t *testing.T) {
 	live, server := serving(t)
-	live.KeepPage(time.Hour)
 	_, first := request(t, server, "GET", "/", "localhost")
+	live.KeepPage(time.Hour)
 	for n := int64(11); n < 20; n++ {
 		live.Step(metrics.Step{Step: n})
 		if _, text := request(t, server, "GET", "/", "localhost"); text != first {

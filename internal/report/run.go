@@ -19,6 +19,7 @@ type Run struct {
 	Title string `json:"title"` // "resnet20 on fashion-mnist"
 	Facts []Fact `json:"facts,omitempty"`
 	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is unknown
+	From  int64  `json:"from,omitempty"` // the step of the checkpoint that was resumed; 0 is none
 
 	Plan *plan.Plan `json:"-"` // of a whole step
 	// Planned is the predicted step, with the bytes of devices. If it is nil, the page has Plan's
