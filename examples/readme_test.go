@@ -4,7 +4,9 @@ package examples
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -62,5 +64,26 @@ func TestArchitectureNamesFilesThatExist(t *testing.T) {
 	}
 	if len(rows) < 60 {
 		t.Errorf("the table has %d rows: it is not found", len(rows))
+	}
+}
+
+// Each test that docs/peers.md names exists.
+func TestPeersNamesTestsThatExist(t *testing.T) {
+	page, err := os.ReadFile("../docs/peers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile("`([a-z0-9/]+)\\.(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)
+	for _, name := range names {
+		files, err := filepath.Glob("../" + name[1] + "/*_test.go")
+		if err != nil || !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "\nfunc "+name[2]+"(")
+		}) {
+			t.Errorf("docs/peers.md: there is no %s in %s", name[2], name[1])
+		}
+	}
+	if len(names) < 15 {
+		t.Errorf("%d tests are named", len(names))
 	}
 }
