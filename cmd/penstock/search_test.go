@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -95,6 +96,20 @@ func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
 		if strings.Contains(got.stderr, "measured times are uncertain") != told {
 			t.Errorf("a spread of %s: %s", x, got.stderr)
 		}
+	}
+}
+
+// The table counts the layers of the model, also if several were measured as one unit.
+func TestPlansCountLayers(t *testing.T) {
+	text := must(t, "plan", "--model", "mlp", "--batch", "4", "--devices", "2", "--chunks", "2", "--threads",
+		"1", "--repeats", "1").stdout
+	sum := 0
+	for _, row := range regexp.MustCompile(`(?m)^\d+ +cpu/\d +(\d+): `).FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.Atoi(row[1])
+		sum += n
+	}
+	if sum != 6 {
+		t.Errorf("%d layers, want the 6 of mlp:\n%s", sum, text)
 	}
 }
 
