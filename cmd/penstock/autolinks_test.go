@@ -34,7 +34,7 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if step := found.Best.Step.Seconds(); step < 2 || step > 3 ||
-		!slices.Equal(found.Best.Devices, []string{"process 0/0", "process 0/1", "process 1"}) {
+		!slices.Equal(found.Best.Devices, []string{"process 0:0", "process 0:1", "process 1"}) {
 		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second",
 			step, found.Best.Devices)
 	}

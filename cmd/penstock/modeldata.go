@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,6 +76,11 @@ var tasks = map[models.Kind][]data.Task{
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		return checkPair(s, false, "--data NAME", dataOnly...)
+	}
+	if err := cmp.Or(
+		checkPair(s, slices.Contains(windowed, f.dataName), "--data text or tokens", "window"),
+		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir")); err != nil {
+		return err
 	}
 	offered, err := data.Tasks(f.dataName)
 	wanted := tasks[f.info.Kind]

@@ -67,6 +67,10 @@ func (p *foundPlan) line() planJSON {
 	if slices.Contains(windowed, f.dataName) {
 		line.Train["window"] = fmt.Sprint(f.window)
 	}
+	if f.onGPUs() {
+		line.Train["deterministic"], line.Train["tf32"] = fmt.Sprint(f.numerics.deterministic),
+			fmt.Sprint(f.numerics.tf32)
+	}
 	if f.devices != nil {
 		line.Train["devices"] = strings.Join(b.Devices, ",")
 		if slices.ContainsFunc(b.Limits, func(n int64) bool { return n != f.limit }) {

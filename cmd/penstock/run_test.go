@@ -330,3 +330,14 @@ func TestTrainsAuxiliaryClassifiers(t *testing.T) {
 		t.Errorf("a step's loss is %v without and %v with two auxiliary classifiers", plain, aux)
 	}
 }
+
+// A flag that may be without a value takes one after a space, too.
+func TestAutocastAfterASpace(t *testing.T) {
+	want := sha(t, with(small, "--steps", "2", "--autocast")...)
+	if got := sha(t, with(small, "--steps", "2", "--autocast", "bfloat16")...); got != want {
+		t.Error("--autocast bfloat16 is not --autocast")
+	}
+	if got := sha(t, with(small, "--autocast", "off", "--steps", "2")...); got == want {
+		t.Error("--autocast off is --autocast")
+	}
+}

@@ -161,6 +161,9 @@ func (f *planFlags) readDevices(text string) error {
 
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
+	if err := f.numerics.check(cmd.Flags(), f.devices); err != nil {
+		return err
+	}
 	model, machine := f.modelName != "", f.machine != ""
 	if !model {
 		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",

@@ -9,7 +9,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/plan"
 	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // setHardware has CPU devices be made of something else, by index.
@@ -130,4 +132,14 @@ func TestPlanForUnequalDevices(t *testing.T) {
 
 	setHardware(t, torch.Hardware{Free: 1900 << 10}, torch.Hardware{Free: 1900 << 10})
 	refuses(t, with(planMLP, "--devices", "cpu:0,cpu:1"), exitUsage, "and may have 1945600 bytes")
+}
+
+// A plan for GPUs has the settings of their kernels, so that train refuses others.
+func TestPlanForGPUsKeepsTheirKernels(t *testing.T) {
+	p := foundPlan{ModelPlan: &train.ModelPlan{Units: []int{1}}, flags: &planFlags{
+		devices: []torch.Device{torch.CUDA(0)}, numerics: gpuFlags{tf32: true}}}
+	p.Best = &plan.Candidate{}
+	if line := p.line(); line.Train["tf32"] != "true" || line.Train["deterministic"] != "false" {
+		t.Errorf("%v", line.Train)
+	}
 }

@@ -84,7 +84,7 @@ plan CHAIN --chunks 4 --stages 2 --replicas 2 => --replicas 2: want --batch N wi
 plan CHAIN --batch 8 --replicas 3 --machine ONE => --replicas 3: want divisors of the 8 rows
 plan CHAIN --batch 8 --model mlp --stages 2 => want one of the two
 MLP => want --batch N
-MLP --batch 8 --data-set size=8 => --data-set size=8: it needs --data NAME
+MLP --batch 8 --data-set size=8 => --data-set size=8 has no effect without --data NAME
 MLP --batch 8 --data text --data-dir DIR => --model mlp is for classification
 MLP --batch 64 --data synthetic --data-set train=32 => --batch 64: --data synthetic has 32 samples
 MLP --batch 8 --devices 0 => --devices 0: want at least 1, or names of devices
