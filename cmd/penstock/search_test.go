@@ -104,7 +104,7 @@ func TestPlansCountLayers(t *testing.T) {
 	text := must(t, "plan", "--model", "mlp", "--batch", "4", "--devices", "2", "--chunks", "2", "--threads",
 		"1", "--repeats", "1").stdout
 	sum := 0
-	for _, row := range regexp.MustCompile(`(?m)^\d+ +cpu/\d +(\d+): `).FindAllStringSubmatch(text, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\d+ +cpu:\d +(\d+): `).FindAllStringSubmatch(text, -1) {
 		n, _ := strconv.Atoi(row[1])
 		sum += n
 	}
