@@ -241,7 +241,7 @@ func (j *job) describeRun() report.Run {
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
 		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
-			j.lrSchedule)},
+			j.lrSchedule.name)},
 		{Name: "Threads", Value: fmt.Sprintf("%d within an operator", max(config.Threads, 1))},
 	}
 	if j.group != nil {

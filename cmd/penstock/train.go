@@ -61,8 +61,19 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
 
 // prepare checks the command line before a process meets the others.
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, err error) {
+	planned := f.planned
 	if err := f.takePlan(cmd); err != nil {
 		return o, err
+	}
+	if f.resume || f.autoresume {
+		if err := readSaved(cmd, f.out); err != nil {
+			return o, err
+		}
+	}
+	if planned == "" { // the saved flags may have a plan
+		if err := f.takePlan(cmd); err != nil {
+			return o, err
+		}
 	}
 	if o, err = f.check(cmd.Flags(), os.Getenv); err != nil {
 		return o, err
@@ -110,7 +121,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	defer func() {
 		if !j.endedWithPeers {
-			j.failGroup(err)
+			failGroup(j.group, err)
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
@@ -223,7 +234,13 @@ func (j *job) saveAfterFailure(failure error) error {
 	}
 	var step *train.StepError
 	inStep := errors.As(failure, &step)
+	if usage := inFlags(j.flags, failure); !inStep && usage != failure { // no step can be taken
+		return usage
+	}
 	failure = withRemedy(failure)
+	if info := j.training.Info(); diverged && j.dataName == "csv" && info.Mean == nil {
+		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
+	}
 	if j.out == "" {
 		return j.failed(failure)
 	}
