@@ -145,6 +145,9 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 		given = nil
 	}
 	ys = c.denseOutputs(given, ys)
+	if c.Skips != nil {
+		c.Skips.guardOutput(c, l.Layer, ys)
+	}
 	c.checkSkips()
 	if c.Spans {
 		name := l.Name
