@@ -140,8 +140,9 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 // start sets the gradients of the last stage's output.
 func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
-		weight := r.weight(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1)
-		state.outGrad = []*torch.Tensor{c.Keep(c.Fill_(c.Empty(r.lossType), weight))}
+		if share := r.lossShare(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1); share != 0 {
+			state.outGrad = []*torch.Tensor{c.Keep(c.Fill_(c.Empty(r.lossType), share))}
+		}
 		return
 	}
 	if r.batch.Within != nil {
@@ -248,13 +249,13 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	return out
 }
 
-// weight is a micro-batch's weight in the loss of the whole batch, or of all batches of the update:
-// its share of the rows for a mean, 1 for a sum.
-func (r *run) weight(microBatch int) float64 {
-	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
+// lossShare is a micro-batch's share in the loss of the whole batch, or of all batches of the update. It is
+// 1 for a sum. With a share of 0 the loss may be NaN, and nothing goes backward.
+func (r *run) lossShare(microBatch int) float64 {
+	if r.loss.Reduction() == torch.ReduceSum {
 		return 1
 	}
-	return float64(r.parts[microBatch].length) / float64(cmp.Or(r.batch.TotalRows, r.total))
+	return r.weights[microBatch] / r.weight
 }
 
 func (r *run) readLoss(c *torch.Ctx, state *microBatch) {

@@ -22,7 +22,9 @@ type Batch struct {
 	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
 	// Accumulate sums the gradients, and all replicas take the buffers of replica 0.
 	Accumulate bool
-	TotalRows  int64 // rows of all batches of an update, for the mean of a loss; 0 is this batch's
+	// TotalWeight is the weight of all batches of an update in the mean of a loss (nn.LossWeight),
+	// mostly their rows; 0 is this batch's.
+	TotalWeight float64
 	// FirstMicroBatch is the number of micro-batches of earlier batches of the update
 	// (Pipe.MicroBatches). Random numbers depend on it, and PlanFor counts the gradients from them.
 	FirstMicroBatch int

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,6 +25,8 @@ type run struct {
 	inputGrad  bool            // an input wants its gradient
 	inputGrads []*torch.Tensor // of a batch within a layer
 	loss       nn.Loss
+	weights    []float64       // by micro-batch: nn.LossWeight
+	weight     float64         // of all micro-batches, replicas and batches of the update
 	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
 	outputs    []*torch.Tensor // gathered, kept
 	joined     [][]rows        // by output, by micro-batch: rows of the whole output
@@ -60,9 +63,6 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 		return nil, err
 	case total == 0 && training:
 		return nil, errors.New("pipe: the batch has no rows; a training step needs at least one")
-	case b.TotalRows != 0 && b.TotalRows < total:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) at least as high", total,
-			b.TotalRows)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras
@@ -146,10 +146,26 @@ func (r *run) setLoss(loss nn.Loss) error {
 	r.loss = loss
 	total, err := countRows("target", r.batch.Target, false, r.p.last())
 	if err == nil && total != r.total {
-		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
-			total)
+		err = fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	c := torch.NewCtx(torch.Options{Device: r.p.last().Device})
+	defer c.Close()
+	weigh := func(part rows) float64 {
+		var targets []*torch.Tensor
+		for _, v := range r.batch.Target {
+			targets = append(targets, part.part(c, v))
+		}
+		return nn.LossWeight(c, loss, part.length, targets)
+	}
+	return torch.Try(func() {
+		for _, part := range r.parts {
+			r.weights = append(r.weights, weigh(part))
+		}
+		r.weight = cmp.Or(r.batch.TotalWeight, weigh(rows{0, total}))
+	})
 }
 
 func (r *run) operations(stage, microBatch int) operations {
