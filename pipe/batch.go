@@ -13,7 +13,9 @@ import (
 type Batch struct {
 	Input  []Value // of the first layer; a leaf that requires a gradient receives one
 	Target []Value // of the loss; for Step alone
-	Step   int64   // with Config.Seed, the seed of the step
+	// Step is the number of the step, which with Config.Seed seeds dropout. Nil is one more than the
+	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
+	Step *int64
 	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool

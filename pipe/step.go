@@ -20,6 +20,8 @@ type run struct {
 	training   bool
 	back       bool // backward will follow
 	retain     bool // another backward will follow this one
+	counted    bool // step is known
+	step       int64
 	gathers    bool // the pass ends with gathering the outputs
 	batch      Batch
 	inputGrad  bool            // an input wants its gradient
@@ -94,6 +96,29 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 		}
 	}
 	return r, nil
+}
+
+// countStep numbers the step of a training run. p.submit must be held. undo is for a pass that fails.
+func (r *run) countStep() (undo func()) {
+	p, was := r.p, r.p.steps
+	switch {
+	case r.counted || !r.training:
+		return func() {}
+	case r.batch.Step != nil:
+		r.step = *r.batch.Step
+	case r.batch.FirstMicroBatch > 0:
+		r.step = max(was-1, 0)
+	default:
+		r.step = was
+	}
+	r.counted, p.steps = true, r.step+1
+	return func() {
+		p.submit.Lock()
+		defer p.submit.Unlock()
+		if p.steps == r.step+1 {
+			p.steps = was
+		}
+	}
 }
 
 // share splits a training batch into the micro-batches of each replica, or returns nil if there are
@@ -277,7 +302,7 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
-		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.step)), Spans: run.Graph, Skips: run.Skips,
 		Extras: r.batch.Extras,
 	}
 	if around := r.batch.Within; around != nil {

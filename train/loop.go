@@ -258,7 +258,7 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 		l.Optimizer.SetLR(l.LRSchedule(int(l.Step)))
 	}
 	info = StepInfo{LR: l.Optimizer.LR()}
-	b := pipe.Batch{Step: l.Step}
+	b := pipe.Batch{Step: &l.Step}
 	for _, batch := range batches {
 		info.Samples += batch.Rows
 		if len(batches) > 1 {
