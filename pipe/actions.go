@@ -98,8 +98,16 @@ func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	execution.Retain = r.retain
 	for _, op := range ops {
 		execution.Do(c, op)
+		if op.Kind == remat.ForwardSave && op.Layer == execution.Units()-1 && r.last(a.Stage) {
+			if ys, _, _ := execution.Output(); !slices.ContainsFunc(ys, (*torch.Tensor).RequiresGrad) {
+				panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(), Err: errNoGradient})
+			}
+		}
 	}
 }
+
+var errNoGradient = errors.New("the model's output needs no gradient: all before it is frozen or detached; " +
+	"unfreeze a layer, or use Infer")
 
 // backward adds to the gradients of the stage's parameters, and keeps the gradients for earlier
 // stages. schedule.BackwardInput leaves all parameters but ties to schedule.BackwardWeight.
