@@ -26,10 +26,10 @@ secret in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to
 standard error, each line with its rank in front.
 
 When a process fails, launch ends the others and exits with the exit code of the
-process, or with 1 if a signal ended it. Ctrl-C or SIGTERM lets all processes
-finish their step and save. A second one ends them at once. --restarts starts a
-failed run again, with --out from its newest checkpoint, unless it exited with 2:
-its command line or data would be refused again.
+process, or with 1 if a signal ended it. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
+or SIGXCPU lets all processes finish their step and save. Ctrl-C again ends them at
+once. --restarts starts a failed run again, with --out from its newest checkpoint,
+unless it exited with 64: its command line or data would be refused again.
 
 On several machines, start penstock train by torchrun, srun, mpirun or Kubernetes.`,
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2
@@ -83,6 +83,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 			"LOCAL_WORLD_SIZE="+n, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
 			"TORCHELASTIC_USE_AGENT_STORE=")) // an agent's store is at another address
 	}
+	losesWork.Store(true)
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")
 	}

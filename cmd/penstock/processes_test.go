@@ -223,13 +223,16 @@ func TestProcessesStartedByHand(t *testing.T) {
 	}
 }
 
-// All finish the step together and save; going on gives the bits of a run that was not cut short.
+// All finish the step together and save; going on gives the bits of a run that was not cut short. The signal
+// goes to the launcher and to its processes, as Slurm sends it.
 func TestASignalToALauncher(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out)...)...)
 	p.after(t, 2)
-	if err := p.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
+	for _, pid := range append(proctest.Children(p.Process.Pid), p.Process.Pid) {
+		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
 	}
 	code := p.end(t)
 	steps, err := train.Store{Dir: out}.Steps()

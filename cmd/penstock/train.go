@@ -32,10 +32,10 @@ The trained weights do not depend on --stages, --balance, --devices, --schedule,
 Without --threads a run measures thread counts, prints the fastest, and keeps it
 when it is resumed.
 
-Ctrl-C or SIGTERM ends the run after the running step, with exit code 1. A second
-one ends the process at once. With --out a run saves at its end, also if it fails.
-Only if its loss is not a number, or one of several processes or replicas fails,
-go on from the last checkpoint (--save-every).
+Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running
+step, with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its
+end, also if it fails. Only if its loss is not a number, or one of several processes
+or replicas fails, go on from the last checkpoint (--save-every).
 
 Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
 starts them, or with --processes, --rank and --rendezvous. All need the same
@@ -145,7 +145,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 }
 
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
-	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
+	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
 	j.loop.OnStep = append([]train.Hook{j.measures.step, j.show.step, peaks}, j.loop.OnStep...)
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
