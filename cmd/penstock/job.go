@@ -74,8 +74,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			return open.run(ctx, p)
 		}()
 		if err != nil {
-			j.failGroup(err)
-			err = errors.Join(withRemedy(overLimit(inFlags(j.flags, err))), j.close())
+			err = errors.Join(j.failGroup(withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
 			if missing != nil && j.out != "" {
 				os.Remove(j.out) // if nothing is in it
 			}

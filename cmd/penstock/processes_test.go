@@ -444,9 +444,20 @@ func TestDataThatOneProcessLacks(t *testing.T) {
 	if code := one.end(t); code != exitUsage || !strings.Contains(one.stderr.String(), "no such file") {
 		t.Errorf("rank 1: exit code %d, stderr %q", code, one.stderr)
 	}
-	if code := zero.end(t); code != exitFailed ||
+	if code := zero.end(t); code != exitUsage ||
 		!strings.Contains(zero.stderr.String(), "rank 1 failed: ") ||
 		!strings.Contains(zero.stderr.String(), "no such file") {
 		t.Errorf("rank 0: exit code %d, stderr %q", code, zero.stderr)
+	}
+}
+
+// A limit that one stage exceeds is a refused command line for all processes.
+func TestALimitThatOneProcessExceeds(t *testing.T) {
+	args := with(small, "--balance", "5,1", "--memory-limit", "400KiB", "--processes", "2", "--rendezvous",
+		proctest.Address(t), "--rank")
+	for rank, p := range []*process{begin(t, nil, with(args, "0")...), begin(t, nil, with(args, "1")...)} {
+		if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), "stage 0 on cpu:0 needs ") {
+			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
+		}
 	}
 }

@@ -110,7 +110,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	defer func() {
 		if !j.endedWithPeers {
-			j.failGroup(err)
+			err = j.failGroup(err)
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
