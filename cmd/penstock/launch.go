@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -83,9 +85,30 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 			"LOCAL_WORLD_SIZE="+n, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
 			"TORCHELASTIC_USE_AGENT_STORE=")) // an agent's store is at another address
 	}
+	if err := checkTrain(train, job.Env[0]); err != nil {
+		return err
+	}
 	losesWork.Store(true)
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")
 	}
 	return err
+}
+
+// checkTrain returns the error of a command line of train that every process would refuse.
+func checkTrain(args, environment []string) error {
+	getenv := func(name string) (value string) {
+		for _, variable := range environment { // the last counts
+			if v, found := strings.CutPrefix(variable, name+"="); found {
+				value = v
+			}
+		}
+		return value
+	}
+	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil }))
+	root.SetArgs(args)
+	root.SetOut(io.Discard)
+	return root.Execute()
 }

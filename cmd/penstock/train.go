@@ -19,8 +19,10 @@ import (
 	"penstock.example/train"
 )
 
-// newTrain makes the verb. args is the whole command line, for the run's page.
-func newTrain(args []string) *cobra.Command {
+// newTrain makes the verb, which checks its command line and calls run. args is the whole command line, for
+// the run's page.
+func newTrain(args []string, getenv func(string) string,
+	run func(*cobra.Command, runOptions) error) *cobra.Command {
 	var flags trainFlags
 	cmd := &cobra.Command{
 		Use:   "train --model NAME --data NAME [flags]",
@@ -48,11 +50,11 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
   penstock train --plan plan.json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := flags.prepare(cmd, args)
+			o, err := flags.prepare(cmd, args, getenv)
 			if err != nil {
 				return err
 			}
-			return runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
+			return run(cmd, o)
 		},
 	}
 	flags.register(cmd)
@@ -60,11 +62,12 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
 }
 
 // prepare checks the command line before a process meets the others.
-func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, err error) {
+func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
+	err error) {
 	if err := f.takePlan(cmd); err != nil {
 		return o, err
 	}
-	if o, err = f.check(cmd.Flags(), os.Getenv); err != nil {
+	if o, err = f.check(cmd.Flags(), getenv); err != nil {
 		return o, err
 	}
 	o.args, o.effective = args, effectiveConfig(cmd)
@@ -74,7 +77,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 			return runOptions{}, err
 		}
 		f.decided = true
-		return f.check(cmd.Flags(), os.Getenv)
+		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
 		o.data.OnText = showText(cmd.ErrOrStderr())
@@ -85,7 +88,11 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 // afterStep is a hook of tests. Nil is none.
 var afterStep train.Hook
 
-func runTraining(cmd *cobra.Command, o runOptions) (err error) {
+func runTraining(cmd *cobra.Command, o runOptions) error {
+	return runMembers(o.members(), func(o runOptions) error { return runMember(cmd, o) })
+}
+
+func runMember(cmd *cobra.Command, o runOptions) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if o.member.Rank > 0 { // rank 0 speaks for all
 		stdout, stderr = io.Discard, io.Discard
