@@ -213,6 +213,23 @@ func TestStoppedProcessesHearOthers(t *testing.T) {
 	}
 }
 
+// TestTheProofCoversAll: a proof for one greeting, rank or random number is none for another. Somebody between
+// two members could change what is not covered.
+func TestTheProofCoversAll(t *testing.T) {
+	g := greeting{protocol, "nonce", nil, 4, 12345, "host", "1.13.0"}
+	seen := map[string]int{}
+	for i, proof := range [][]byte{g.proof("token", 1, "theirs"), g.proof("tokem", 1, "theirs"),
+		g.proof("token", 2, "theirs"), g.proof("token", 1, "their"),
+		greeting{protocol, "n", nil, 4, 12345, "host", "1.13.0"}.proof("token", 1, "theirs"),
+		greeting{protocol, "nonce", nil, 5, 12345, "host", "1.13.0"}.proof("token", 1, "theirs"),
+		greeting{protocol, "nonce", nil, 4, 12345, "host", "2.6.0"}.proof("token", 1, "theirs")} {
+		if other, there := seen[string(proof)]; there {
+			t.Errorf("proofs %d and %d are the same", other, i)
+		}
+		seen[string(proof)] = i
+	}
+}
+
 var frames = []frame{
 	jsonFrame(kindGreeting, 3, greeting{protocol, "a", []byte{2}, 4, 12345, "a machine", "1.13.0"}),
 	endFrame(0, &refusedError{"no"}),
