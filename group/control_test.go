@@ -67,10 +67,10 @@ func TestWhatWasSaidBeforeAConnectionClosedIsRead(t *testing.T) {
 }
 
 // TestWhatIsQueuedArrivesBeforeTheEnd: a member ends a connection on which it has not read all. The kernel
-// answers that with a reset, which threw away what was still on its way to the other side: the reason. So did
-// a side that was slow to read, as on a machine with much else to do.
+// answers that with a reset, which threw away what was still on its way to the other side: the reason. A side
+// that was slow to read, on a busy machine, did not get it either.
 func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
-	for _, slow := range []time.Duration{0, 10 * time.Millisecond, 20 * time.Millisecond, 1500 * time.Millisecond} {
+	for _, slow := range []time.Duration{0, 10, 20, 1500} { // milliseconds
 		here, there := connection(t)
 		must.Get(there.Write(make([]byte, 64<<10)))(t) // is not read
 		p := newPeer(1, here, Config{Rank: 0, Size: 2}.withDefaults())
@@ -80,7 +80,7 @@ func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
 		p.send(endFrame(0, &LostError{Rank: 2, Why: "it died"}).encode())
 		p.stop()
 		go p.serve(func(frame) error { return nil }, func(error) {})
-		time.Sleep(slow)
+		time.Sleep(slow * time.Millisecond)
 		var last frame
 		for {
 			f, err := readFrame(there, maxBody)
@@ -213,8 +213,8 @@ func TestStoppedProcessesHearOthers(t *testing.T) {
 	}
 }
 
-// TestTheProofCoversAll: a proof for one greeting, rank or random number is none for another. Somebody between
-// two members could change what is not covered.
+// TestTheProofCoversAll: a proof for one greeting, rank or random number is none for another. Somebody
+// between two members could change what is not covered.
 func TestTheProofCoversAll(t *testing.T) {
 	g := greeting{protocol, "nonce", nil, 4, 12345, "host", "1.13.0"}
 	seen := map[string]int{}

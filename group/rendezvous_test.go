@@ -105,8 +105,8 @@ func TestAnotherToken(t *testing.T) {
 	none(t, attempts(t, config(t, 2), with(0, "a"), with(1, "a")))
 }
 
-// TestStrangers: connections of processes that do not know the token keep nobody from joining, whatever they
-// send and however many they are. They take a bounded number of connections and bytes, and one line of the log.
+// TestStrangers: processes that do not know the token keep nobody from joining, whatever they send and
+// however many connections they hold. Their connections and bytes are bounded, and the log names one.
 func TestStrangers(t *testing.T) {
 	torchtest.Check(t)
 	var said safeBuffer

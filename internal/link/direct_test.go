@@ -348,7 +348,8 @@ func TestOpeningChecksTheNumber(t *testing.T) {
 	comms := &stuck{t: t, aborted: make(chan struct{})}
 	comms.Abort() // all moves end, and move nothing
 	end := link.End{Device: torch.CPU(0), Copies: func() streams.Stream { return linktest.NewStream(1) }}
-	d, err := link.Connect(comms, []schedule.Edge{{From: 0, To: 1}}, map[int]link.End{1: end}, nil, nil, meet(nil))
+	d, err := link.Connect(comms, []schedule.Edge{{From: 0, To: 1}}, map[int]link.End{1: end}, nil, nil,
+		meet(nil))
 	defer d.Close()
 	if err == nil || !strings.Contains(err.Error(), "from device 0 to device 1 came 0x0; want 0x10000000001") {
 		t.Errorf("opening ended with %v", err)
