@@ -19,9 +19,10 @@ import (
 func newLaunch() *cobra.Command {
 	var processes, restarts int
 	cmd := &cobra.Command{
-		Use:   "launch --processes N [flags] -- train ...",
+		Use:   "launch --processes N [flags] -- train|eval ...",
 		Short: "Start the processes of a training run on this machine",
-		Long: `Start the processes of a training run on this machine, and end them together.
+		Long: `Start the processes of a training run, or of penstock eval, on this machine, and end them
+together.
 
 Each process gets its rank by the environment variables of torchrun, and a common
 secret in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to
@@ -37,9 +38,9 @@ On several machines, start penstock train by torchrun, srun, mpirun or Kubernete
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2
   penstock launch --processes 4 --restarts 3 -- train --plan plan.json --out out/gpt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || args[0] != "train" {
-				return badUsage("launch starts penstock train: want penstock launch --processes %d -- "+
-					"train ...", processes)
+			if len(args) == 0 || args[0] != "train" && args[0] != "eval" {
+				return badUsage("launch starts penstock train or eval: want penstock launch --processes %d "+
+					"-- train ...", processes)
 			}
 			return launchRun(cmd, processes, restarts, args)
 		},
@@ -85,7 +86,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 			"LOCAL_WORLD_SIZE="+n, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
 			"TORCHELASTIC_USE_AGENT_STORE=")) // an agent's store is at another address
 	}
-	if err := checkTrain(train, job.Env[0]); err != nil {
+	if err := checkLine(train, job.Env[0]); err != nil {
 		return err
 	}
 	losesWork.Store(true)
@@ -95,8 +96,8 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	return err
 }
 
-// checkTrain returns the error of a command line of train that every process would refuse.
-func checkTrain(args, environment []string) error {
+// checkLine returns the error of a command line that every process would refuse.
+func checkLine(args, environment []string) error {
 	getenv := func(name string) (value string) {
 		for _, variable := range environment { // the last counts
 			if v, found := strings.CutPrefix(variable, name+"="); found {
@@ -107,7 +108,12 @@ func checkTrain(args, environment []string) error {
 	}
 	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil }))
+	verb := newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil })
+	if args[0] == "eval" { // flags alone: the rest is in the checkpoint
+		verb = newEval()
+		verb.RunE = func(*cobra.Command, []string) error { return nil }
+	}
+	root.AddCommand(verb)
 	root.SetArgs(args)
 	root.SetOut(io.Discard)
 	return root.Execute()

@@ -193,19 +193,19 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 
 // failGroup tells the other members why this one fails, unless another one does. It returns err, as a usage
 // error if the first failure is one.
-func (j *job) failGroup(err error) error {
-	if j.group == nil || err == nil {
+func failGroup(g *group.Group, err error) error {
+	if g == nil || err == nil {
 		return err
 	}
 	if errors.As(err, new(*group.MemberError)) { // which says it in a moment
 		select {
-		case <-j.group.Failed():
+		case <-g.Failed():
 		case <-time.After(patience):
 		}
 	}
-	j.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err),
+	g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err),
 		Usage: errors.As(err, new(*usageError))})
-	if first := (*group.FailedError)(nil); errors.As(j.group.Err(), &first) && first.Usage {
+	if first := (*group.FailedError)(nil); errors.As(g.Err(), &first) && first.Usage {
 		return &usageError{err}
 	}
 	return err
