@@ -12,6 +12,8 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"penstock.example/internal/disk"
 )
 
 // configName is the file in --out with the flags of the run.
@@ -41,6 +43,9 @@ func readConfig(cmd *cobra.Command) error {
 		return nil
 	}
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
+		if len(text) > disk.MaxFlags {
+			return nil, fmt.Errorf("it has %d bytes; want at most %d", len(text), disk.MaxFlags)
+		}
 		err = toml.Unmarshal(text, &settings)
 		return settings, err
 	})
@@ -53,7 +58,7 @@ func readConfig(cmd *cobra.Command) error {
 				cmd.CommandPath())
 		}
 		if err := setFlag(s, name, settings[name]); err != nil {
-			return badUsage("--config %s: %w", file, flagError(cmd, err))
+			return badUsage("--config %s: %w", file, disk.Short(flagError(cmd, err)))
 		}
 	}
 	return nil
