@@ -3,6 +3,7 @@ package safetensors_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,10 +17,15 @@ import (
 func TestDamagedFiles(t *testing.T) {
 	entry := func(fields string) []byte { return raw(`{"w":{`+fields+`}}`, "x") }
 	const u8 = `"dtype":"U8","shape":[1],`
+	var many strings.Builder
+	for i := range 1<<18 + 1 {
+		fmt.Fprintf(&many, `,"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, i)
+	}
 	for _, row := range []struct {
 		file []byte
 		want string
 	}{
+		{raw("{"+many.String()[1:]+"}", ""), "it has more than 262144 tensors"},
 		{[]byte{1, 2, 3}, "reading the header's length: unexpected EOF"},
 		{[]byte("PK\x03\x04\x00\x00\x08\x08rest"),
 			"it is a file of PyTorch; want the state_dict that it holds"},

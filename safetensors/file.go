@@ -166,6 +166,9 @@ func (f *File) parseHeader(header []byte) error {
 		if name, err = d.ReadToken(); err != nil {
 			break
 		}
+		if len(f.spans) == disk.MaxTensors {
+			return fmt.Errorf("it has more than %d tensors", disk.MaxTensors)
+		}
 		s := span{Tensor: Tensor{Name: name.String()}, part: f.parts[0]}
 		if s.Name == metadataKey {
 			err = json.UnmarshalDecode(d, &f.metadata)

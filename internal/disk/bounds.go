@@ -18,7 +18,7 @@ const (
 	MaxHeader  = 1 << 16          // bytes of an array's header
 	MaxUnzip   = 1 << 30          // bytes of a compressed file after it is unpacked
 	MaxPixels  = 1 << 26          // pixels of a picture
-	MaxTensors = 100_000_000      // bytes of the header of a file of tensors, as in safetensors
+	MaxTensors = 1 << 18          // tensors in a file
 	MaxSamples = 1 << 26          // samples that are generated
 	MaxSearch  = 10 * time.Second // time of a search for the next match of a pattern
 	MaxPattern = 1 << 20          // bytes of a pattern
