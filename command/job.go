@@ -51,7 +51,7 @@ type job struct {
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes end here, so none needs to be told
 	timingWarned   bool         // of uncertain times
-	lightest       []int        // the cut to take if the first one does not fit; nil is none
+	lighter        [][]int      // cuts to try if the first one does not fit
 	unlock         func() error // releases --out; nil without --out
 }
 
@@ -270,7 +270,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	j.config.Balance, j.config.Profile, j.lightest = cut.Counts, &cut.Profile, cut.Lightest
+	j.config.Balance, j.config.Profile, j.lighter = cut.Counts, &cut.Profile, cut.Lighter
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	if cut.Times == nil {
 		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n", joined(cut.Counts))

@@ -140,7 +140,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		return nil
 	}
 	err := j.loop.PlanMemory(ctx, j.training, j.batch)
-	if err != nil && j.lightest != nil {
+	if err != nil && j.lighter != nil {
 		err = j.lighten(ctx, stderr, err)
 	}
 	if err != nil {
@@ -162,26 +162,31 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// lighten plans with cuts that need fewer bytes until one fits: with the lightest, then with a layer less on
-// the device that lacks most, as long as that helps. If none fits it returns the error with the least limit.
+// lighten plans with lighter cuts until one fits, and with a layer less on the device that lacks most, as
+// long as that helps. If none fits it returns the error with the least limit.
 func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
-	least, best, list, tried := int64(math.MaxInt64), err, [][]int{j.lightest}, map[string]bool{}
+	least, best, list, tried := int64(math.MaxInt64), err, j.lighter, map[string]bool{}
 	note := func(err error) {
 		var short *plan.MemoryError
 		if tried[joined(j.config.Balance)] = true; errors.As(err, &short) && short.Least() < least {
 			least, best = short.Least(), err
-			list = append(list, lighterCuts(j.config.Balance, short)...)
+			list = append(lighterCuts(j.config.Balance, short), list...)
 		}
 	}
-	if slices.Equal(j.lightest, j.config.Balance) {
+	if slices.Equal(j.lighter[0], j.config.Balance) {
 		note(err)
 	}
 	for {
 		list = slices.DeleteFunc(list, func(cut []int) bool { return tried[joined(cut)] })
 		// the first process alone knows what all stages lack
-		next, failed := group.FromFirst(ctx, j.group, "cut", func() ([][]int, error) { return list, nil })
-		if failed != nil || len(next) == 0 {
-			return cmp.Or(failed, best)
+		next, failed := group.FromFirst(ctx, j.group, "cut", func() ([][]int, error) {
+			if len(list) == 0 {
+				return nil, best
+			}
+			return list, nil
+		})
+		if failed != nil {
+			return failed
 		}
 		j.config.Balance = next[0]
 		j.loop.Loader.Close()

@@ -112,9 +112,9 @@ func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 type Balance struct {
 	Counts []int            // layers of each stage
 	Times  []plan.StageTime // expected time of each stage for a micro-batch; nil with a limit
-	// Lightest is the cut that needs fewest bytes, with a limit. It does not depend on times, and may fit
-	// if Counts turns out not to.
-	Lightest []int
+	// Lighter is the cuts to try if Counts turns out not to fit, with a limit. The first one needs fewest
+	// bytes, as far as the measurement tells. All cuts of a small model follow. None depends on times.
+	Lighter [][]int
 	// Profile is the measurement. Only rank 0's can be used as pipe.Config.Profile.
 	Profile profile.Profile
 }
@@ -122,7 +122,7 @@ type Balance struct {
 // BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut can
 // make it, including transfers and recomputation. The cut does not change the trained weights. The model
 // need not be materialised. If all policies are Optimal, steps with the cut keep MeasureConfig.Plan's
-// limit, or Counts is Lightest.
+// limit, or Counts is the first of Lighter.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, policies []pipe.Checkpoint,
 	config MeasureConfig) (out Balance, err error) {
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
@@ -170,12 +170,39 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 		case r.Lightest == nil: // fewer units than stages
 			return nil
 		}
-		if b.Lightest = out.Layers(r.Lightest); again == 0 {
-			b.Counts, b.Times = b.Lightest, nil
+		if b.Lighter = [][]int{out.Layers(r.Lightest)}; again == 0 {
+			b.Counts, b.Times = b.Lighter[0], nil
 		}
 		break
 	}
+	layers, bytes := b.Profile.Layers, int64(1) // of activations
+	for _, l := range layers {
+		bytes += l.Output + l.Saved
+	}
+	if list := cutsOf(len(layers), len(b.Counts), smallModel/bytes); b.Lighter != nil {
+		b.Lighter = append(b.Lighter, list...)
+	}
 	return nil
+}
+
+// smallModel is the bytes of activations in all cuts of a small model. To measure so many takes seconds.
+const smallModel = 1 << 30
+
+// cutsOf lists all cuts of layers, or none if they are more than most.
+func cutsOf(layers, stages int, most int64) (list [][]int) {
+	if stages == 1 {
+		return [][]int{{layers}}
+	}
+	for n := 1; n <= layers-stages+1; n++ {
+		rest := cutsOf(layers-n, stages-1, most-int64(len(list)))
+		if rest == nil || int64(len(list)+len(rest)) > most {
+			return nil
+		}
+		for _, cut := range rest {
+			list = append(list, append([]int{n}, cut...))
+		}
+	}
+	return list
 }
 
 // CutByTime cuts measured layers into a stage for each policy. It returns the number of layers and the
