@@ -36,7 +36,7 @@ func TestDropLast(t *testing.T) {
 	must(t, with(run, "--steps", "2")...)
 	refuses(t, with(run, "--epochs", "2", "--resume"), exitUsage, "--drop-last: too few rows, 1")
 	r := must(t, with(run, "--epochs", "2", "--resume", "--drop-last", "--format", "json")...)
-	if _, done := lines(t, r.stdout); done.Steps != 4 || !strings.Contains(r.stderr, "--drop-last true instead of absent") {
+	if _, done := lines(t, r.stdout); done.Steps != 4 || !strings.Contains(r.stderr, "--drop-last true instead of false") {
 		t.Errorf("%+v, stderr: %s", done, r.stderr)
 	}
 }
