@@ -17,6 +17,7 @@ import (
 	"penstock.example/internal/system"
 	"penstock.example/plan"
 	"penstock.example/schedule"
+	"penstock.example/train"
 )
 
 // With --plan auto a run plans itself after its processes have met and its checkpoint has been found. Rank 0
@@ -112,7 +113,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 		}
 		var between plan.Link
 		if j.world.Processes > 1 {
-			if between, err = measureLinks(ctx, j.group); err != nil {
+			if between, err = train.MeasureLinks(ctx, j.group); err != nil {
 				return err
 			}
 			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -41,8 +42,10 @@ type job struct {
 	peaks          highest
 	recorded       int64 // recorded step; 0 is none
 	measures       measures
-	dashboard      dashboard
+	listener       net.Listener // of the dashboard; nil is none
+	live           *report.Live // serves it, and is closed with measures; nil before it is open
 	page           *report.Run  // of the recorded step; nil before it
+	saved          int64        // step of the newest checkpoint in --out; 0 is none
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes end here, so none needs to be told
 	timingWarned   bool         // of uncertain times
@@ -75,7 +78,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			return open.run(ctx, p)
 		}()
 		if err != nil {
-			j.failGroup(err)
+			failGroup(j.group, err)
 			err = errors.Join(withRemedy(overLimit(inFlags(j.flags, err))), j.close())
 			if missing != nil && j.out != "" {
 				os.Remove(j.out) // if nothing is in it
@@ -104,7 +107,10 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.close(), j.dashboard.close())
+	err = errors.Join(err, j.measures.close())
+	if j.listener != nil && j.live == nil {
+		err = errors.Join(err, j.listener.Close())
+	}
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
 	}
@@ -329,6 +335,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}
 	}
+	j.recorded = j.stepToRecord()
 	j.pipe.SetRecord(l.Step+1 == j.recorded)
 	l.OnStep = []train.Hook{j.recordStep}
 	if j.testEvery > 0 { // before saving, so that each saved step has its test

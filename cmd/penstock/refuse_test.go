@@ -117,7 +117,7 @@ func TestRefuses(t *testing.T) {
 				"use more --chunks, more --stages, --checkpoint always, a smaller --batch, or a larger " +
 					"--memory-limit"}},
 
-		{train("--data", "mnist"), exitUsage, []string{"--data mnist needs --data-dir PATH"}},
+		{train("--data", "mnist"), exitUsage, []string{"--data-dir PATH is needed: mnist: it has no usual place: name "}},
 		{train("--data", "fashion-mnist", "--data-dir", ""), exitUsage,
 			[]string{`--data-dir ""`, "want a path"}},
 		{train("--data", "mnist", "--data-dir", dir), exitUsage, []string{"-ubyte"}},

@@ -64,6 +64,7 @@ func (j *job) openCheckpoint() error {
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
 	j.loop.Plateau = cmp.Or(from.Plateau, j.loop.Plateau)
+	j.saved = from.Step
 	return nil
 }
 
@@ -75,7 +76,9 @@ func (j *job) save() (path string, err error) {
 	// Metrics come first, so that each saved step has its line on disk.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
-	j.unsaved = err != nil
+	if j.unsaved = err != nil; !j.unsaved {
+		j.saved = j.loop.Step
+	}
 	return path, cmp.Or(err, unwritten)
 }
 

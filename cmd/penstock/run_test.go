@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			return all
 		}
 	}
-	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && os.Args[1] == "train" { // launch starts it
+	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && (os.Args[1] == "train" || os.Args[1] == "eval") { // launch starts it
 		if os.Getenv(endless) != "" {
 			afterStep = func(train.StepInfo) error { select {} }
 		}

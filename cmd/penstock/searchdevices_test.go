@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,21 +20,6 @@ func setHardware(t *testing.T, list ...torch.Hardware) {
 	was := hardware
 	hardware = func(d torch.Device) (torch.Hardware, error) { return list[d.Index], nil }
 	t.Cleanup(func() { hardware = was })
-}
-
-// Copies take time, also between CPU devices, and both ends are as they were.
-func TestCopiesAreTimed(t *testing.T) {
-	one, two := torch.CPU(5), torch.CPU(6)
-	l, err := measureCopies([]torch.Device{one, two, torch.CPU(7)})
-	if err != nil || l.Latency <= 0 || l.Bandwidth <= 0 || one.Memory().Live+two.Memory().Live != 0 {
-		t.Errorf("%+v, %v; %d and %d bytes are left", l, err, one.Memory().Live, two.Memory().Live)
-	}
-	two.SetLimit(1000)
-	defer two.SetLimit(0)
-	if _, err := measureCopies([]torch.Device{one, two}); err == nil ||
-		!strings.Contains(err.Error(), "cpu:6") {
-		t.Errorf("without memory: %v", err)
-	}
 }
 
 // planMLP is a plan of mlp.

@@ -121,7 +121,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	defer func() {
 		if !j.endedWithPeers {
-			j.failGroup(err)
+			failGroup(j.group, err)
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
@@ -157,7 +157,8 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{j.measures.step, j.show.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.measures.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
@@ -253,12 +254,10 @@ func (j *job) saveAfterFailure(failure error) error {
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	steps, err := j.store().Steps()
-	if err != nil || len(steps) == 0 {
+	if j.saved == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	last := fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, steps[len(steps)-1])
-	return j.failed(failure, last, advice)
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, j.saved), advice)
 }
 
 // limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns
