@@ -206,7 +206,6 @@ func readGroup(text string) (optim.Group, error) {
 	return g, nil
 }
 
-// momentumOf returns --momentum or its default.
 func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
 	if optimizer == "sgd" && !s.Changed("momentum") {
 		return 0.9

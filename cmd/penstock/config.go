@@ -21,10 +21,8 @@ import (
 // configName is the file in --out with the flags of the run.
 const configName = "config.toml"
 
-// neverInFiles are flags that a file of flags must not have.
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
-// configurable gives a verb the flag --config FILE.
 func configurable(cmd *cobra.Command) *cobra.Command {
 	path(cmd.Flags(), new(string), "config", "`FILE` of default flags in TOML, such as batch = 64")
 	run := cmd.RunE

@@ -208,7 +208,6 @@ func (f *rateFlag) read(text string) error {
 	return setting.Set(f.name, settings[f.name], []string{f.options})
 }
 
-// namesFlags are --model and --set.
 func namesFlags(s *pflag.FlagSet, model *string, set *[]string) {
 	word(s, model, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
 	texts(s, set, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")

@@ -165,7 +165,6 @@ func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
 	return out
 }
 
-// openGroup meets the other members of the run.
 func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	if !j.grouped {
 		return nil

@@ -96,7 +96,6 @@ func (p *progress) clear() {
 	}
 }
 
-// end clears the line and stops.
 func (p *progress) end() {
 	close(p.over)
 	p.clock.Wait()

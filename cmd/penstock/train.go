@@ -29,8 +29,6 @@ func newTrain(args []string) *cobra.Command {
 
 The trained weights do not depend on --stages, --balance, --devices, --schedule,
 --virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
-Without --threads a run measures thread counts, prints the fastest, and keeps it
-when it is resumed.
 
 Ctrl-C or SIGTERM ends the run after the running step, with exit code 1. A second
 one ends the process at once. With --out a run saves at its end, also if it fails.
@@ -39,13 +37,11 @@ go on from the last checkpoint (--save-every).
 
 Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
 starts them, or with --processes, --rank and --rendezvous. All need the same
-command line, data and program.
-
-With --plan auto a run measures the model and plans itself. Resumed with the same
-processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
+command line, data and program.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
-  penstock train --plan plan.json`,
+  penstock train --plan plan.json --out out/planned
+  penstock train --out out/planned --resume`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := flags.prepare(cmd, args)
