@@ -57,21 +57,16 @@ command line, data and program.`,
 
 // prepare checks the command line before a process meets the others.
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, err error) {
-	planned := f.planned
-	if err := f.takePlan(cmd); err != nil {
-		return o, err
-	}
-	if f.resume || f.autoresume {
-		if err := readSaved(cmd, f.out); err != nil {
-			return o, err
+	err = f.takePlan(cmd)
+	if given := f.planned; err == nil && (f.resume || f.autoresume) {
+		if err = readSaved(cmd, f.out); err == nil && given == "" { // the saved flags may have a plan
+			err = f.takePlan(cmd)
 		}
 	}
-	if planned == "" { // the saved flags may have a plan
-		if err := f.takePlan(cmd); err != nil {
-			return o, err
-		}
+	if err == nil {
+		o, err = f.check(cmd.Flags(), os.Getenv)
 	}
-	if o, err = f.check(cmd.Flags(), os.Getenv); err != nil {
+	if err != nil {
 		return o, err
 	}
 	o.args, o.effective = args, effectiveConfig(cmd)

@@ -224,8 +224,8 @@ func joinAutocast(args []string) []string {
 var otherNames = map[string]string{"learning-rate": "lr", "batch-size": "batch", "bs": "batch",
 	"micro-batches": "chunks", "microbatches": "chunks", "gpus": "devices", "device": "devices",
 	"bf16": "autocast", "fp16": "autocast", "amp": "autocast", "mixed-precision": "autocast",
-	"output": "out", "output-dir": "out", "dataset": "data", "data-path": "data-dir", "log-dir": "tensorboard",
-	"workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "recompute": "checkpoint",
+	"output": "out", "output-dir": "out", "dataset": "data", "data-path": "data-dir",
+	"log-dir": "tensorboard", "workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "recompute": "checkpoint",
 	"scheduler": "lr-schedule", "max-steps": "steps", "num-epochs": "epochs", "grad-clip": "clip-norm",
 	"gradient-accumulation-steps": "accumulate", "wd": "weight-decay", "beta1": "betas", "beta2": "betas"}
 
