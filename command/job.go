@@ -227,7 +227,7 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	switch name {
 	case "constant": // it has no length
 	case plateau:
-		name, j.loop.Plateau = "constant", &j.lrSchedule.plateau
+		name, j.loop.Plateau = "constant", new(j.lrSchedule.plateau)
 		j.loop.Plateau.Lowest /= j.update.LR
 	default:
 		config.TotalSteps = cmp.Or(j.scheduleSteps, int(j.last))
