@@ -78,8 +78,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			return open.run(ctx, p)
 		}()
 		if err != nil {
-			failGroup(j.group, err)
-			err = errors.Join(withRemedy(overLimit(inFlags(j.flags, err))), j.close())
+			err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
 			if missing != nil && j.out != "" {
 				os.Remove(j.out) // if nothing is in it
 			}
