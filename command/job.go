@@ -16,6 +16,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
+	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -187,7 +188,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
-		for assignment := range strings.SplitSeq(list, ",") {
+		for _, assignment := range setting.Split(list) {
 			name, value, _ := strings.Cut(assignment, "=")
 			out[name] = value
 		}
