@@ -172,11 +172,13 @@ func newPredict() *cobra.Command {
   numbers    {"file": "x.npy", "row": 2, "values": [0.5]}
   pixels     {"file": "a.png", "row": 0, "pixels": [[0, 3, ...], ...]}, classes
 
-A file is a picture (PNG, JPEG, GIF), a text, or an .npy of one input, or of several in a
-leading dimension. DIR is a checkpoint, or the directory of penstock train --out for its
-newest checkpoint. If a file cannot be an input of the model, nothing is printed.`,
+A file is a picture (PNG, JPEG, GIF), a text, a CSV with or without the target's column,
+or an .npy of one input, or of several in a leading dimension; - is standard input. DIR is
+a checkpoint, or the directory of penstock train --out for its newest checkpoint. If a
+file cannot be an input of the model, nothing is printed.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
-  penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
+  penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'
+  penstock predict out/prices - < houses.csv`,
 		Args: filesNamed("DIR", "FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			p := predictor{top: top}
