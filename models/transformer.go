@@ -27,8 +27,7 @@ func onFirst(l nn.Layer) nn.Layer {
 	})
 }
 
-// addParam adds a parameter, a vector for each position, to its input [N, T, width] in place: the
-// layer before, an embedding or a concatenation, does not need its output.
+// addParam adds a parameter, a vector for each position, to its input [N, T, width] in place.
 type addParam struct {
 	nn.Base
 	param *nn.Param // [..., positions, width]
