@@ -139,7 +139,7 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 			if out.Profile, err = profile.Measure(ctx, model, c, input); err != nil {
 				return out, err
 			}
-			out.Counts, out.Times, err = CutByTime(out.Profile, policies, c.MicroBatches)
+			out.Counts, out.Times, err = cutByTime(out.Profile, policies, c.MicroBatches)
 			if err == nil && limited && len(out.Profile.Chains[0].Layers) > 0 {
 				err = out.keepLimit(ctx, model, c, config.Plan)
 			}
@@ -153,10 +153,11 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	options plan.Options) error {
 	options.MicroBatches = []int{c.MicroBatches}
 	var machine plan.Machine
+	threads := max(c.Threads, 1)
 	for i := range options.Devices {
-		machine.Devices = append(machine.Devices, plan.Device{Name: fmt.Sprint("device ", i), Threads: max(c.Threads, 1)})
+		machine.Devices = append(machine.Devices, plan.Device{Name: fmt.Sprint("device ", i), Threads: threads})
 	}
-	costs, units := unitCosts(model, b.Profile, 0, max(c.Threads, 1))
+	costs, units := unitCosts(model, b.Profile, 0, threads)
 	out := ModelPlan{Units: units}
 	for again, limit := range []int64{options.Limit, 1} { // nothing fits in a byte
 		options.Limit = limit
@@ -205,9 +206,7 @@ func cutsOf(layers, stages int, most int64) (list [][]int) {
 	return list
 }
 
-// CutByTime cuts measured layers into a stage for each policy. It returns the number of layers and the
-// time for a micro-batch of each stage. Errors are plan.ByTime's.
-func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,
+func cutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,
 	error) {
 	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
@@ -216,17 +215,29 @@ func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) 
 	return plan.ByTime(p.Layers, len(policies), config)
 }
 
-// CutBySize cuts measured layers into a stage for each policy, and makes the largest stage as small as
-// possible. It returns the number of layers and the size of each stage. slots is the number of tensors
-// that the optimizer keeps for each parameter (optim.Slots). Errors are plan.BySize's.
-func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int,
-	[]plan.StageSize, error) {
+// Cut cuts measured layers into a stage for each policy, so that the slowest stage is as fast as possible, or
+// with bySize the largest one as small as possible. It returns the number of layers of each stage, and its
+// seconds for a micro-batch or its bytes. slots is the number of tensors that the optimizer keeps for each
+// parameter (optim.Slots). Errors are plan.ByTime's.
+func Cut(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int, bySize bool) (counts []int,
+	costs []float64, err error) {
+	if !bySize {
+		counts, times, err := cutByTime(p, policies, microBatches)
+		for _, t := range times {
+			costs = append(costs, t.Total())
+		}
+		return counts, costs, err
+	}
 	config := plan.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
 		graphs, inputs := plan.Policy(k).Held(microBatches)
 		config.Held = append(config.Held, plan.Held{Graphs: graphs, Inputs: inputs})
 	}
-	return plan.BySize(p.Layers, len(policies), config)
+	counts, sizes, err := plan.BySize(p.Layers, len(policies), config)
+	for _, s := range sizes {
+		costs = append(costs, float64(s.Total()))
+	}
+	return counts, costs, err
 }
 
 // Threads is a number of threads chosen by measured times.
