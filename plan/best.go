@@ -149,8 +149,8 @@ func (f *finder) exhausted() bool {
 	if most == 0 {
 		most = max(4_000_000, 1000*p.simulation.Actions())
 	}
-	return p.work >= most || p.limited && p.solved >= p.options.plans() || f.step <= f.bound || f.err != nil ||
-		f.ctx.Err() != nil
+	return p.work >= most || p.limited && p.solved >= p.options.plans() || f.step <= f.bound ||
+		f.err != nil || f.ctx.Err() != nil
 }
 
 // climb moves units of a cut from one stage to another, through the stages between, as long as that
