@@ -150,9 +150,6 @@ func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
 // Check returns a *MismatchError unless a run of this recipe and model can resume the checkpoint. The
 // model need not be materialised.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
-	if was, is := c.Recipe.Samples, r.Samples; was != nil && is != nil && is.OtherTokenizer(*was) {
-		return &MismatchError{c.Path, Change{"the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer}}
-	}
 	all, err := c.recipeChanges(r)
 	if err != nil {
 		return err
