@@ -154,8 +154,10 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(c Change) bool { return c.top() == "samples" }) // of the tokenizer
-	if i < 0 {
+	i := slices.IndexFunc(all, func(c Change) bool { return c.top() == "samples" })
+	if i >= 0 {
+		all[i].Field = "the SHA-256 of the tokenizer" // it explains other changes
+	} else {
 		i = slices.IndexFunc(all, Change.refused)
 	}
 	if i >= 0 {
