@@ -98,7 +98,9 @@ type balanceCost struct {
 
 // cutModel measures a model and cuts it.
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	if err := f.check(cmd.Flags()); err != nil {
+	err = cmp.Or(checkPair(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
+		f.check(cmd.Flags()))
+	if err != nil {
 		return r, err
 	}
 	m, err := f.measured(nil)

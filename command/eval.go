@@ -182,7 +182,7 @@ file cannot be an input of the model, nothing is printed.`,
 		Args: filesNamed("DIR", "FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			p := predictor{top: top}
-			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(t, tokens, args[1:]) })
+			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokens, args[1:]) })
 			if err != nil {
 				return err
 			}
@@ -233,20 +233,25 @@ type classLine struct {
 }
 
 // open opens the files. A model of tokens needs a tokenizer: tokens is its path, "" for the run's.
-func (p *predictor) open(t *trained, tokens string, files []string) (err error) {
+func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 	}
 	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	runs, _ := chosen["tokenizer"].(string)
-	tokens = cmp.Or(tokens, runs)
-	if tokens != "" && samples.Task() == data.NextToken && samples.Source != data.Uint8 {
+	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
+	err = cmp.Or(checkPair(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
+		checkPair(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
+			"classes to predict", "top"))
+	if tokens = cmp.Or(tokens, runs); err == nil && tokens != "" && ofTokens {
 		if p.tokens, err = tokenizer.Open(tokens); err != nil {
 			return fmt.Errorf("--tokenizer: %w", err)
 		}
 	}
-	p.inputs, err = data.NewInputs(*samples, p.tokens, files)
+	if err == nil {
+		p.inputs, err = data.NewInputs(*samples, p.tokens, files)
+	}
 	return err
 }
 

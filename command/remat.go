@@ -49,7 +49,7 @@ func newRematSolve() *cobra.Command {
 		Long: `Find the fastest plan whose peak is at most the limit. For a chain of some dozens of
 layers it is the fastest of all; for a longer chain a lower bound is printed.
 
-If no plan stays under the limit the exit code is 2, and the least limit is printed.`,
+If no plan stays under the limit the exit code is 64, and the least limit is printed.`,
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
 		Args:    filesNamed("CHAIN"),
 	}

@@ -57,6 +57,8 @@ through a pipeline. NAME is a schedule:
 				return badUsage("%s", message(err))
 			}
 			links, err := shape.links(cmd)
+			err = cmp.Or(err, checkPair(cmd.Flags(), format == "grid" || format == "svg", "--format grid or svg",
+				"times", "latency", "bandwidth", "activation"))
 			if err != nil {
 				return err
 			}

@@ -71,7 +71,7 @@ its costs count for one micro-batch; with --batch they grow with the rows of a m
   {"version":1,"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"from":"gpu0","to":"gpu1","latency_us":5,"bytes_per_second":25e9}]}
 
-If no plan keeps the limits the exit code is 2, and the least limits are printed.`,
+If no plan keeps the limits the exit code is 64, and the least limits are printed.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --out plan.json
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
@@ -182,6 +182,8 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case model && len(args) > 0:
 		return badUsage("CHAIN and --model: want one of the two")
+	case cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices"):
+		return badUsage("--stages and --devices: want one of the two")
 	case model && f.batch == 0:
 		return badUsage("--model: want --batch N with it")
 	case machine && (f.Link != plan.Link{} || f.devices != nil):
