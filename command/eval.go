@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
@@ -45,7 +46,8 @@ the data are not taken from the run. penstock launch starts several processes.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest, "train",
+	option.Word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest,
+		"train",
 		"validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
@@ -204,8 +206,8 @@ file cannot be an input of the model, nothing is printed.`,
 		},
 	}
 	s := cmd.Flags()
-	count(s, &top, "top", 5, "`K` most likely classes of each input")
-	path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	option.Count(s, &top, "top", 5, "`K` most likely classes of each input")
+	option.Path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
 	f.register(s)
 	return cmd
 }

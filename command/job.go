@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/internal/setting"
@@ -266,7 +267,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		each = append(each, ms(t.Total()))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
-		joined(cut.Counts), strings.Join(each, ", "))
+		option.Joined(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/option"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -236,7 +237,7 @@ func (j *job) describeRun() report.Run {
 	facts := []report.Fact{
 		{Name: "Command", Value: strings.Join(append([]string{"penstock"}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
-		{Name: "Cut", Value: joined(config.Balance) + " layers"},
+		{Name: "Cut", Value: option.Joined(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
 		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,

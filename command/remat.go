@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/internal/draw"
+	"penstock.example/internal/option"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/solver"
 	"penstock.example/remat"
@@ -53,7 +54,7 @@ If no plan stays under the limit the exit code is 64, and the least limit is pri
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
 		Args:    filesNamed("CHAIN"),
 	}
-	size(cmd.Flags(), &limit, "limit", limitUsage)
+	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
 			c, p, _, err := solveFile(cmd, args[0], limit)
@@ -126,7 +127,7 @@ more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    filesNamed("CHAIN"),
 	}
-	size(cmd.Flags(), &limit, "limit", limitUsage)
+	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
 		c, p, least, err := solveFile(cmd, args[0], limit)
 		if err != nil {
