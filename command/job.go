@@ -107,7 +107,7 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.close())
+	err = errors.Join(err, j.measures.writers.Close())
 	if j.listener != nil && j.live == nil {
 		err = errors.Join(err, j.listener.Close())
 	}
