@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -41,7 +42,7 @@ func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 
 func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 	*to = 1
-	s.Var(&value{read: func(text string) (err error) {
+	s.Var(&option.Value{Read: func(text string) (err error) {
 		if *all = text == "all"; *all {
 			return nil
 		}
