@@ -37,8 +37,10 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	p, alone := link.Parcel{Device: stage.Device}, int64(0) // other values are held until their backward
 	r.eachMove(a,
 		func() {
-			alone += storageBytes(state.sent...)
 			p.Add(state.outputValues(c, assumed))
+			for _, v := range p.Lists()[0] {
+				alone += storageBytes(v.Tensor) // unless the graph needs it
+			}
 		},
 		func(at, _ int) {
 			alone += storageBytes(state.skips[at].sent)
@@ -102,6 +104,11 @@ func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 		}
 		if given && trained {
 			defer x.Free()
+		}
+	}
+	for k := range from {
+		if !given {
+			c.execution.Release(t, c.execution.Units()-1, k)
 		}
 	}
 	return values

@@ -142,8 +142,9 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	begin, end := w.elements(st, st.first), w.elements(st, st.last)
 	ones := func(list []int) []int { return slices.Repeat([]int{1}, len(list)) }
 	out := &remat.Footprint{Inputs: st.values.Blocks,
-		Arrives: begin.parcel(st.values.At[0], ones(begin.pops)),
-		Leaves:  end.parcel(st.values.At[n], ones(end.pops))}
+		Released: st.released,
+		Arrives:  begin.parcel(st.values.At[0], ones(begin.pops)),
+		Leaves:   end.parcel(st.values.At[n], ones(end.pops))}
 	for i, u := range w.units[st.first:st.last] {
 		u.bytes.Saved = u.saved - st.values.fresh(i+1, i)
 		out.Units = append(out.Units, u.bytes)

@@ -33,6 +33,7 @@ type stage struct {
 	values      blocks
 	grads       [2]blocks // as sweep.back
 	ties        []int     // of the segment, in the order of their first use in the stage
+	released    []bool    // see remat.Footprint
 }
 
 // crossing is a skip between units.
@@ -205,6 +206,8 @@ func (w *sweep) forward(st *stage, i int) {
 		u.saved, u.isFrozen = again.delta, !requiresGrad(e.Saved(i))
 		if xs, _ := e.Saved(i); i == len(w.units)-1 {
 			w.giveOnes(xs)
+		} else if i == st.last-1 {
+			st.released = w.release(e, i)
 		}
 	})
 	u.bytes.Keep = w.runs(i, remat.ForwardKeep, func(e *segment.Execution, first, again reading) {
@@ -231,6 +234,23 @@ func (w *sweep) forward(st *stage, i int) {
 	st.values.note(at+1, known, w.elements(st, i+1).values(w.next))
 	w.in.free()
 	w.in, w.next = w.next, input{}
+}
+
+// release drops the output of a stage, as a pipe does once it is sent. gone says, by element, whether
+// its memory is free.
+func (w *sweep) release(e *segment.Execution, i int) (gone []bool) {
+	xs, _ := e.Saved(i)
+	once, at := torch.Distinct(xs)
+	freed := map[int]bool{}
+	for k := range xs {
+		if first := at[k]; once[first] != nil && slices.Index(at, first) == k {
+			live := w.live()
+			e.Release(w.c, i, k)
+			freed[first] = w.live() < live
+		}
+		gone = append(gone, freed[at[k]])
+	}
+	return gone
 }
 
 // runs runs a unit by remat.Run: in the first micro-batch, in a later one, and repeated. Only a
@@ -364,7 +384,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		zeroed = u.list
 	}
 	if zeroGrads(zeroed); w.Split {
-		u.backs[kind+remat.MakesLater] = w.split(i, kind)
+		u.backs[kind+remat.MakesLater] = w.split(st, i, kind)
 		zeroGrads(zeroed)
 	}
 	known := map[uintptr]int{}
@@ -377,6 +397,9 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	e.Send(i, w.arrival(i, input{w.shared(w.held[i].xs), w.shared(w.held[i].skips)}))
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
+	if i == st.last-1 && i < len(w.units)-1 {
+		w.release(e, i)
+	}
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak
 	u.backs[kind] = remat.UnitBackward{Peak: peak, Weights: gradBytes(u.list) - before}
 	for _, s := range state(u.list) {
