@@ -187,7 +187,7 @@ func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 func (e *Execution) Release(c *torch.Ctx, unit, k int) {
 	out := e.at[unit].graph.out
 	t, root := out[k], (*torch.Tensor)(nil)
-	if t == nil || t.IsLeaf() && t.RequiresGrad() {
+	if t == nil || t.IsLeaf() && t.RequiresGrad() || t.Numel() == 0 { // the last if it was released
 		return
 	}
 	if t.RequiresGrad() {
