@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/progress"
 	"penstock.example/internal/system"
 	"penstock.example/plan"
 	"penstock.example/schedule"
@@ -166,7 +167,6 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 	return least, err
 }
 
-// linkedMachine returns a machine of equal devices with links between them.
 func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.Machine {
 	m := plan.Machine{Links: links}
 	for i := range devices {
@@ -208,8 +208,8 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	if err != nil {
 		return planJSON{}, err
 	}
-	show := newProgress(stderr, "planning", "")
-	defer show.end()
+	show := progress.New(stderr, "planning", "")
+	defer show.End()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
 		return planJSON{}, err

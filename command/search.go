@@ -18,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -161,9 +162,6 @@ func (f *planFlags) readDevices(text string) error {
 
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
-	if err := f.numerics.check(cmd.Flags(), f.devices); err != nil {
-		return err
-	}
 	model, machine := f.modelName != "", f.machine != ""
 	if !model {
 		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
@@ -195,7 +193,8 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	case f.replicas != nil && f.batch == 0:
 		return badUsage("--replicas %s: want --batch N with it", joined(f.replicas))
 	}
-	return checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas")
+	return cmp.Or(checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
+		f.numerics.check(cmd.Flags(), f.devices))
 }
 
 // foundPlan is the fastest plan of a model or a chain.
@@ -209,8 +208,8 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
-	show := newProgress(cmd.ErrOrStderr(), "planning", "")
-	defer show.end()
+	show := progress.New(cmd.ErrOrStderr(), "planning", "")
+	defer show.End()
 	if f.modelName == "" {
 		return f.planChain(cmd, args[0], show)
 	}
@@ -220,7 +219,7 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 	f.numerics.apply()
 	var samples *data.Info
 	if f.dataName != "" {
-		f.data.OnText = showText(show)
+		f.data.OnText = progress.Texts(show)
 		sets, err := f.open()
 		if err != nil {
 			return nil, err
@@ -265,13 +264,15 @@ func (f *planFlags) threadsToTry(cores int) (list []int) {
 	return list
 }
 
-func (f *planFlags) wishes(show *progress) plan.Options {
+func (f *planFlags) wishes(show *progress.Task) plan.Options {
 	return plan.Options{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
-		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}
+		Replicas: f.replicas, Limit: f.limit, Progress: func(schedule string, done, all int) {
+			show.Note(fmt.Sprintf("schedule %d of %d, %s", done+1, all, schedule))
+		}}
 }
 
 // planModel measures a model and finds its fastest plan.
-func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
+func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measuredModel) (*foundPlan, error) {
 	devices, err := readDevices(f.devices)
 	if err != nil {
 		return nil, err
@@ -280,10 +281,10 @@ func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredMod
 		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
 		Wishes: f.wishes(show), Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
 		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.line,
+		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.Line,
 		Measuring: func(what string) func(int, int) {
 			return func(done, all int) {
-				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
+				show.Note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
 			}
 		},
 	}
@@ -345,7 +346,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	return list, nil
 }
 
-func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
+func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress.Task) (*foundPlan, error) {
 	c, err := readChain(cmd, file)
 	if err != nil {
 		return nil, err
