@@ -59,9 +59,9 @@ func (r WeightsReport) String() string {
 func firstFew(names []string) string {
 	const few = 4
 	if len(names) <= few+1 {
-		return disk.ShortText(strings.Join(names, ", "))
+		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", disk.ShortText(strings.Join(names[:few], ", ")), len(names)-few)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 // WeightsError says how a file does not fit a model.
@@ -205,7 +205,8 @@ type weightsMatch struct {
 func (w *weightsMatch) problems() (all []string) {
 	report := func(list []string, what, remedy string) {
 		if len(list) > 0 {
-			all = append(all, fmt.Sprintf("%d %s: %s; %s", len(list), what, firstFew(list), remedy))
+			problem := fmt.Errorf("%d %s: %s; %s", len(list), what, firstFew(list), remedy)
+			all = append(all, disk.Short(problem).Error())
 		}
 	}
 	report(w.twice, "names twice", "rename them apart, or neither")
