@@ -106,8 +106,9 @@ func openIndex(path string) (*File, error) {
 			}
 		}
 	}
-	for name, file := range index.Files {
-		err = cmp.Or(err, fmt.Errorf("tensor %q is not in %s; want all files of one model", name, file))
+	for _, name := range slices.Sorted(maps.Keys(index.Files)) {
+		err = cmp.Or(err, fmt.Errorf("tensor %q is not in %s; want all files of one model", name,
+			index.Files[name]))
 	}
 	if err != nil {
 		return nil, errors.Join(err, whole.Close())
