@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/internal/setting"
@@ -108,7 +109,7 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.close())
+	err = errors.Join(err, j.measures.writers.Close())
 	if j.listener != nil && j.live == nil {
 		err = errors.Join(err, j.listener.Close())
 	}
@@ -272,7 +273,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	j.config.Balance, j.config.Profile, j.lighter = cut.Counts, &cut.Profile, cut.Lighter
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	if cut.Times == nil {
-		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n", joined(cut.Counts))
+		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n", option.Joined(cut.Counts))
 		return nil
 	}
 	var each []string
@@ -280,7 +281,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 		each = append(each, ms(t.Total()))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
-		joined(cut.Counts), strings.Join(each, ", "))
+		option.Joined(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 
