@@ -3,4 +3,4 @@
 package shim
 
 // Without cgo, the compiler's error has this text.
-const _ int = "Penstock needs cgo: install a C++ compiler and libtorch (Debian: g++ libtorch-dev), and set CGO_ENABLED=1"
+const _ int = "Penstock needs cgo: install g++ and libtorch (Debian: libtorch-dev), set CGO_ENABLED=1"
