@@ -18,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 	"penstock.example/internal/launch"
 	"penstock.example/internal/option"
 	"penstock.example/internal/system"
@@ -108,8 +109,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
+	err := disk.CheckUTF8([]byte(strings.Join(args, " "))) // files that a run leaves keep no other text
+	if err != nil {
+		err = badUsage("the command line, %w", err)
+	} else if err = root.ExecuteContext(ctx); err == nil {
 		err = out.err
 	}
 	if err == nil {
