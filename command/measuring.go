@@ -170,7 +170,7 @@ func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 	least, best, list, tried := int64(math.MaxInt64), err, j.lighter, map[string]bool{}
 	note := func(err error) {
 		var short *plan.MemoryError
-		if tried[joined(j.config.Balance)] = true; errors.As(err, &short) && short.Least() < least {
+		if tried[option.Joined(j.config.Balance)] = true; errors.As(err, &short) && short.Least() < least {
 			least, best = short.Least(), err
 			list = append(lighterCuts(j.config.Balance, short), list...)
 		}
@@ -179,7 +179,7 @@ func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 		note(err)
 	}
 	for {
-		list = slices.DeleteFunc(list, func(cut []int) bool { return tried[joined(cut)] })
+		list = slices.DeleteFunc(list, func(cut []int) bool { return tried[option.Joined(cut)] })
 		// the first process alone knows what all stages lack
 		next, failed := group.FromFirst(ctx, j.group, "cut", func() ([][]int, error) {
 			if len(list) == 0 {
@@ -200,7 +200,7 @@ func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 			return err
 		}
 		if err = j.loop.PlanMemory(ctx, j.training, j.batch); err == nil {
-			fmt.Fprintf(stderr, "--balance %s instead, which fits\n", joined(j.config.Balance))
+			fmt.Fprintf(stderr, "--balance %s instead, which fits\n", option.Joined(j.config.Balance))
 			return nil
 		}
 		note(err)
