@@ -157,6 +157,7 @@ func TestOtherTokens(t *testing.T) {
 		"gzip":                     {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
 		"header of llm.c":          {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
 		"header of others":         {append(other, bytesOf(narrow)...), "holdout=0.5", header},
+		"short, of zeros":          {bytesOf(append(make([]uint16, 500), narrow[:100]...)), "holdout=0.5", ""},
 		"header of others, a type": {append(other, bytesOf(narrow)...), "type=uint16", ""},
 	} {
 		path := filepath.Join(t.TempDir(), "train.bin")
