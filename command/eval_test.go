@@ -72,6 +72,7 @@ func TestEval(t *testing.T) {
 		"--data synthetic --data-set size=9": "the data have inputs float32 [1 9 9] and outputs 10",
 		"--data text --data-dir x":           "--model mlp is for classification",
 		"--best":                             "--best: there was no validation",
+		"--window 9":                         "--window 9 has no effect without --data text or tokens",
 	} {
 		refuses(t, with([]string{"eval", out}, strings.Fields(line)...), exitUsage, part)
 	}
@@ -355,6 +356,8 @@ func TestPredictFromStandardInput(t *testing.T) {
 			t.Errorf("%q: %s, want %s", rows, got, want)
 		}
 	}
+	refuses(t, []string{"predict", out, "-", "--tokenizer", "x"}, exitUsage,
+		"--tokenizer x has no effect without a model of tokens")
 	text := "the stages of a pipeline"
 	out = filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "gpt", "--set", "width=8,depth=1,heads=2", "--data", "text", "--data-dir",

@@ -20,6 +20,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/launch"
+	"penstock.example/internal/option"
 	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -167,16 +168,16 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 			return wrongInput(system.CheckAddressSpace())
 		},
 	}
-	cobra.AddTemplateFunc("flagHelp", flagHelp)
+	cobra.AddTemplateFunc("flagHelp", option.Help)
 	root.SetUsageTemplate(strings.NewReplacer(".LocalFlags.FlagUsages", "flagHelp .LocalFlags").Replace(
 		root.UsageTemplate()))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(), newTokenize(),
-		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
-		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
+	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(),
+		newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()),
+		newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
-		completeValues(root) // only if asked, as cobra never frees completions
+		option.Complete(root) // only if asked, as cobra never frees completions
 	}
 	return root
 }

@@ -8,17 +8,14 @@ import (
 )
 
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns.
-// Input must be on a device of the same kind as the first stage, Target on one of the same kind as
-// the last.
+// Input is on a device of the first stage's kind, Target on one of the last stage's kind.
 type Batch struct {
 	Input  []Value // of the first layer; a leaf that requires a gradient receives one
 	Target []Value // of the loss; for Step alone
 	// Step is the number of the step, which with Config.Seed seeds dropout. Nil is one more than the
 	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
-	Step *int64
-	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
-	// micro-batch, and running statistics move. Other calls ignore it.
-	Training bool
+	Step     *int64
+	Training bool           // makes Infer run the layers as in training; other calls ignore it
 	Extras   map[string]any // values that are no tensors, for every layer and micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Until then
 	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
@@ -45,8 +42,7 @@ type Value struct {
 	Whole  bool // every micro-batch gets the whole tensor; otherwise it is split by rows
 }
 
-// Rows are tensors [rows, ...] that are split into micro-batches. All such tensors of a batch have
-// the same number of rows.
+// Rows are tensors [rows, ...], of one number of rows, that are split into micro-batches.
 func Rows(ts ...*torch.Tensor) []Value { return values(ts, false) }
 
 // NoChunk are tensors of any shape, which every micro-batch receives whole, as in
@@ -61,8 +57,7 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of a list that a stage reads. With whole no value needs rows;
-// then the list counts as one row.
+// countRows is the number of rows of a list that a stage reads. With whole, no rows count as one.
 func countRows(what string, list []Value, whole bool, stage *Stage) (int64, error) {
 	rows := int64(-1)
 	for i, v := range list {
@@ -106,8 +101,7 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 
 type rows struct{ start, length int64 }
 
-// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first. No
-// rows are one empty micro-batch.
+// split cuts n rows evenly into min(chunks, n) micro-batches, longer ones first, and 0 rows into one.
 func split(n int64, chunks int) []rows {
 	m := max(min(int64(chunks), n), 1)
 	out := make([]rows, m)

@@ -28,8 +28,7 @@ type stageSkip struct {
 	to    []location // on the stages that pop it, in ascending order
 }
 
-// location is a stage and an index in the stage's skips or ties.
-type location struct{ stage, index int }
+type location struct{ stage, index int } // the index is in the stage's skips or ties
 
 // connect fills in the skips and ties of stages with layers.
 func connect(stages []*Stage, routes []nn.SkipRoute) {
@@ -90,11 +89,9 @@ type tie struct {
 	from, to location    // the ties on the stages before and after that use it; stage -1 if none does
 }
 
-// received reports whether the parameter lives on an earlier stage, so that this stage has a
-// replica.
+// received reports whether the parameter lives on an earlier stage.
 func (t tie) received() bool { return t.from.stage >= 0 }
 
-// tensor is the parameter or its replica.
 func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
 
 // home is the stage on which the parameter of a received tie lives, and the tie there.
@@ -106,8 +103,7 @@ func (p *Pipe) home(t tie) (stage *Stage, first tie) {
 	return stage, first
 }
 
-// checkOwner refuses a model with replicas of shared parameters from another pipe. Gradients would
-// go to these replicas and be lost.
+// checkOwner refuses a model whose handles are on another pipe's replicas, which take the gradients.
 func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {

@@ -11,8 +11,7 @@ import (
 
 // The stages of a pipe may be in several processes, the members of a group. The program moves
 // parcels between them. They meet to exchange the loss, the norms of gradients, and the end of each
-// phase of an update. A failure within a step fails the group, since messages may be in flight. All
-// processes return the error of the process that failed first.
+// phase of an update. A failure within a step fails the group, since messages may be in flight.
 
 // meet is group.Meet of the pipe's processes. It also exchanges the memory of their devices.
 func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error) ([]T, error) {
@@ -43,8 +42,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	return out, nil
 }
 
-// lost fails the group, because other processes may wait for this one. It returns the error of the
-// process that failed first.
+// lost fails the group, in which others may wait. It returns the error of the first that failed.
 func (p *Pipe) lost(err error) error {
 	g := p.cfg.Group
 	if err == nil || g == nil {

@@ -9,9 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// workers numbers the distinct devices, which each have a worker, in the order of their first
-// stage. Equal names in two processes are two devices. It returns the worker of each stage, and the
-// devices.
+// workers returns the worker of each stage, and the distinct devices, one for each worker, in the
+// order of their first stage. Equal names in two processes are two devices.
 func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	type owned struct {
 		device     torch.Device
@@ -36,8 +35,7 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 }
 
 // DeviceNames are the names of the distinct devices, in the order of their first stage. If a name
-// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0. Devices must have
-// an element for each stage, and Ranks, too, or be nil.
+// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	by, number, again := "rank", cfg.Ranks, false
@@ -71,9 +69,8 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They split the
-// distinct devices over size processes, in order and evenly. With fewer devices than processes they
-// split the stages.
+// DefaultRanks are the ranks of stages if Config.Ranks is nil. They split the distinct devices evenly
+// over size processes, or the stages, if the devices are fewer.
 func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))

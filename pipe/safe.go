@@ -5,24 +5,19 @@ import (
 	"sync"
 
 	"penstock.example/internal/engine"
+	"penstock.example/internal/link"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
 // Two runs differ in the memory of sent values, which wait on the device until they are received. A
-// plan with the costs of its units predicts the most bytes. Otherwise they are at most, over the
-// actions of a run,
-//
-//	the peak of the action
-//	+ values that were received before the end of the action, but in another run may be received
-//	  later (schedule.Graph.LatestReceives)
+// plan with costs predicts the most bytes. Without one, the values that were received before the end
+// of an action, but may be received later (schedule.Graph.LatestReceives), add to the action's peak.
 
 // SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
 // enough to repeat all calls so far. A measured peak may not be enough, as a neighbour may receive
-// later the next time. With the policy Optimal or a given plan SafeLimit is the higher of the
-// predicted and the measured peak. It is 0 if memory is not counted, and may be too high if
-// something else uses the devices. For a device of another process it is from the end of the last
-// run.
+// later the next time. It is 0 if memory is not counted, and may be too high if something else uses
+// the devices. For a device of another process it is from the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
@@ -109,11 +104,13 @@ func (l *ledger) note(id int) {
 	}
 }
 
-func storageBytes(list ...*torch.Tensor) (bytes int64) {
-	once, _ := torch.Distinct(list)
-	for _, t := range once {
-		if t != nil {
-			_, n := t.Storage()
+// bytesOf is the bytes of a parcel's tensors.
+func bytesOf(p link.Parcel) (bytes int64) {
+	seen := map[*torch.Tensor]bool{nil: true}
+	for _, v := range slices.Concat(p.Lists()...) {
+		if !seen[v.Tensor] {
+			seen[v.Tensor] = true
+			_, n := v.Tensor.Storage()
 			bytes += n
 		}
 	}
