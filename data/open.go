@@ -155,6 +155,9 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	if err == nil {
 		err = cmp.Or(o.Augment.check(train), o.TrainedOn.checkForm(train.Info()))
 	}
+	if err == nil && train.Info().Input.Size() > disk.MaxPixels {
+		err = fmt.Errorf("a sample has %d numbers; want at most %d", train.Info().Input.Size(), disk.MaxPixels)
+	}
 	if err != nil {
 		return nil, nil, named(name, err)
 	}
