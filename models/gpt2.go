@@ -51,11 +51,8 @@ func buildGPT2(o Options) *nn.Sequential {
 // also of the attention's weights.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
-	for _, l := range nn.NewDotProductAttention(width, heads, true) {
+	for _, l := range nn.NewDotProductAttention(width, heads, true, dropout) {
 		attn.Add(l.Name, l.Layer)
-		if l.Name == "weights" && dropout != 0 {
-			attn.Add("attn_dropout", onFirst(nn.NewDropout(dropout)))
-		}
 	}
 	attn.Add("c_proj", nn.NewLinearTransposed(width, width))
 	addDropout(attn, "resid_dropout", dropout)

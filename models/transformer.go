@@ -20,13 +20,6 @@ func addDropout(s *nn.Sequential, name string, dropout float64) {
 	}
 }
 
-// onFirst runs a layer on the first tensor of a tuple.
-func onFirst(l nn.Layer) nn.Layer {
-	return nn.Tuple(l, func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return append([]*torch.Tensor{l.Forward(c, xs[0])}, xs[1:]...)
-	})
-}
-
 // addParam adds a parameter, a vector for each position, to its input [N, T, width] in place: the
 // layer before, an embedding or a concatenation, does not need its output.
 type addParam struct {
