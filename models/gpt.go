@@ -33,7 +33,7 @@ func gpt(o Options) (*nn.Sequential, error) {
 		Add("embed", embed).
 		Add("blocks", blocks).
 		Add("head", newVocabularyHead(nn.NewLayerNorm([]int64{width}, nn.NormConfig{}), "linear",
-			embed.token.Weight))
+			nn.NewLinearShared(embed.token.Weight, false)))
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
 }
 

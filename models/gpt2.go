@@ -43,7 +43,7 @@ func buildGPT2(o Options) *nn.Sequential {
 	}
 	s.Add("h", blocks).
 		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.NormConfig{})).
-		Add("lm_head", newVocabularyHead(nil, "", tokens.Weight))
+		Add("lm_head", newVocabularyHead(nil, "", nn.NewLinearShared(tokens.Weight, false)))
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 

@@ -7,10 +7,13 @@ import (
 
 // transformerBlock is skip_1, ln_1, the attention under its name, add_1, skip_2, ln_2, mlp, add_2.
 func transformerBlock(norm nn.NormConfig, width int64, name string, attention, mlp nn.Layer) *nn.Sequential {
-	ln := func() nn.Layer { return nn.NewLayerNorm([]int64{width}, norm) }
+	part := func(number, name string, l nn.Layer) []nn.NamedLayer {
+		return []nn.NamedLayer{{Name: "ln_" + number, Layer: nn.NewLayerNorm([]int64{width}, norm)},
+			{Name: name, Layer: l}}
+	}
 	return nn.NewSequential().
-		AddResidual("_1", ln(), nn.NamedLayer{Name: name, Layer: attention}).
-		AddResidual("_2", ln(), nn.NamedLayer{Name: "mlp", Layer: mlp})
+		AddResidual("_1", part("1", name, attention)...).
+		AddResidual("_2", part("2", "mlp", mlp)...)
 }
 
 // addDropout adds a layer of dropout unless p is 0.
@@ -46,14 +49,15 @@ func (a *addParam) OverwritesInput() bool { return true }
 // vocabularyHead is a norm, if given, and a linear layer: [N, T, width] to logits [N, classes, T].
 type vocabularyHead struct{ unit }
 
-// newVocabularyHead makes a head whose linear layer shares its weight with the tokens' embedding
-// (Press and Wolf 2017, "Using the Output Embedding to Improve Language Models").
-func newVocabularyHead(norm nn.Layer, linear string, embedding *nn.Param) nn.Layer {
+// newVocabularyHead makes a head of a linear layer under a name, which may be empty. The linear layer
+// may share its weight with the tokens' embedding (Press and Wolf 2017, "Using the Output Embedding
+// to Improve Language Models").
+func newVocabularyHead(norm nn.Layer, name string, linear *nn.Linear) nn.Layer {
 	h := &vocabularyHead{}
 	if norm != nil {
 		h.add("norm", norm)
 	}
-	h.add(linear, nn.NewLinearShared(embedding, false))
+	h.add(name, linear)
 	return h
 }
 

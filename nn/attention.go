@@ -111,15 +111,21 @@ type attentionWeights struct {
 	causal bool
 }
 
-// forward changes the scores in place, as backward does not need them, and frees them after the
-// softmax.
 func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
-	tokens, width := q.Size(1), q.Size(2)
-	scores := c.Matmul(q, k)
+	weights := c.weights(c.Matmul(q, k), q.Size(2), l.causal)
+	c.Release(mark, weights)
+	return []*torch.Tensor{weights, v}
+}
+
+// weights is softmax(scores / sqrt(width)) over the last dimension. It changes the scores, as backward
+// does not need them.
+func (c *Ctx) weights(scores *torch.Tensor, width int64, causal bool) *torch.Tensor {
+	mark := c.Mark()
+	tokens := scores.Size(-1)
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
-	if l.causal {
+	if causal {
 		inner := c.Mark()
 		hidden := c.Op("aten::triu", c.Ones(torch.Bool, tokens, tokens), 1)
 		c.Op("aten::masked_fill_.Scalar", scores, hidden, math.Inf(-1))
@@ -127,7 +133,7 @@ func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	weights := c.Op("aten::softmax.int", scores, -1)
 	c.Release(mark, weights)
-	return []*torch.Tensor{weights, v}
+	return weights
 }
 
 // attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T,

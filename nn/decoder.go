@@ -1,0 +1,195 @@
+package nn
+
+import (
+	"penstock.example/torch"
+)
+
+// AttentionConfig configures NewGroupedAttention.
+type AttentionConfig struct {
+	Dim       int64 // of a token's vector
+	Heads     int64 // of queries
+	KVHeads   int64 // of keys and values; divides Heads
+	HeadDim   int64 // elements of a head
+	Bias      bool  // of q_proj, k_proj and v_proj
+	OutBias   bool  // of o_proj
+	NormHeads bool  // RMSNorm of each head of queries and keys, q_norm and k_norm
+	Eps       float64
+	// Frequencies are the rotations in radians a token: the elements i and i+n of a head turn by the
+	// i-th, for n frequencies. The elements after 2n stay.
+	Frequencies []float64
+	Window      int64 // longest sequence; 0 is any. Tokens further apart would not see each other.
+}
+
+// NewGroupedAttention makes the layers of causal self-attention in which groups of heads share keys
+// and values (Ainslie et al. 2023, "GQA") and positions are rotations (Su et al. 2021, "RoFormer",
+// section 3.2): [N, T, dim] to the same. Names of parameters are Hugging Face's.
+//
+//	(no name)  q_proj, k_proj, v_proj, q_norm, k_norm, rotation      q, k, v of each head
+//	attend     softmax(q k^T / sqrt(HeadDim)) v                      [N, T, Heads * HeadDim]
+//	o_proj     y Wo + b
+//
+// The attention is libtorch's FlashAttention, where it has one (NewDotProductAttention).
+func NewGroupedAttention(o AttentionConfig) *Sequential {
+	p := &groupedHeads{AttentionConfig: o}
+	linear := func(name string, heads int64) Layer {
+		l := newLinear(o.Dim, heads*o.HeadDim, o.Bias)
+		p.Child(name, l)
+		return l
+	}
+	p.q, p.k, p.v = linear("q_proj", o.Heads), linear("k_proj", o.KVHeads), linear("v_proj", o.KVHeads)
+	if o.NormHeads {
+		p.qNorm = NewRMSNorm([]int64{o.HeadDim}, NormConfig{Eps: o.Eps})
+		p.kNorm = NewRMSNorm([]int64{o.HeadDim}, NormConfig{Eps: o.Eps})
+		p.Child("q_norm", p.qNorm)
+		p.Child("k_norm", p.kNorm)
+	}
+	attend := &groupedAttention{kvHeads: o.KVHeads}
+	return NewSequential().
+		Add("", Tuple(p, p.forward)).
+		Add("attend", Tuple(attend, attend.forward)).
+		Add("o_proj", newLinear(o.Heads*o.HeadDim, o.Dim, o.OutBias))
+}
+
+// newLinear makes a Linear with or without a bias.
+func newLinear(in, out int64, bias bool) *Linear {
+	if bias {
+		return NewLinear(in, out)
+	}
+	return NewLinearNoBias(in, out)
+}
+
+type groupedHeads struct {
+	Base
+	AttentionConfig
+	q, k, v      Layer
+	qNorm, kNorm Layer // nil without NormHeads
+}
+
+// forward gives q [N KVHeads, Heads/KVHeads, T, HeadDim], and k and v [N KVHeads, 1, T, HeadDim].
+func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	mark := c.Mark()
+	x := xs[0]
+	n, tokens, groups := x.Size(0), x.Size(1), l.Heads/l.KVHeads
+	if l.Window != 0 && tokens > l.Window {
+		c.refuseInput("attention", x, "the model's attention has a window of %d tokens; give sequences of at "+
+			"most as many", l.Window)
+	}
+	cos, sin := l.rotation(c, tokens)
+	split := func(project, norm Layer, groups int64, rotate bool) *torch.Tensor {
+		inner := c.Mark()
+		y := c.Reshape(c.Run(x, project), n, tokens, l.KVHeads, groups, l.HeadDim)
+		if norm != nil {
+			y = c.Run(y, norm)
+		}
+		y = c.Op("aten::permute", y, []int64{0, 2, 3, 1, 4})
+		if rotate {
+			y = l.rotate(c, y, cos, sin)
+		}
+		y = c.Reshape(y, n*l.KVHeads, groups, tokens, l.HeadDim)
+		c.Release(inner, y)
+		return y
+	}
+	q := split(l.q, l.qNorm, groups, true)
+	k := split(l.k, l.kNorm, 1, true)
+	v := split(l.v, nil, 1, false)
+	c.Release(mark, q, k, v)
+	return []*torch.Tensor{q, k, v}
+}
+
+// rotation is the cosine and the sine of each token's rotation, [T, frequencies] in float32.
+func (l *groupedHeads) rotation(c *Ctx, tokens int64) (cos, sin *torch.Tensor) {
+	frequencies := make([]float32, len(l.Frequencies))
+	for i, f := range l.Frequencies {
+		frequencies[i] = float32(f)
+	}
+	positions := make([]float32, tokens)
+	for i := range positions {
+		positions[i] = float32(i)
+	}
+	mark := c.Mark()
+	angles := c.Mul(torch.From(c.Ctx, positions, tokens, 1), torch.From(c.Ctx, frequencies, int64(len(frequencies))))
+	cos, sin = c.Op("aten::cos", angles), c.Op("aten::sin", angles)
+	c.Release(mark, cos, sin)
+	return cos, sin
+}
+
+// rotate turns the first elements of each head, [..., T, HeadDim].
+func (l *groupedHeads) rotate(c *Ctx, x, cos, sin *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	if cos.DType() != x.DType() {
+		cos, sin = c.To(cos, x.DType()), c.To(sin, x.DType())
+	}
+	n := int64(len(l.Frequencies))
+	a, b := c.Narrow(x, -1, 0, n), c.Narrow(x, -1, n, n)
+	parts := []*torch.Tensor{
+		c.Op("aten::sub_.Tensor", c.Mul(a, cos), c.Mul(b, sin)),
+		c.Add_(c.Mul(b, cos), c.Mul(a, sin), 1),
+	}
+	if rest := l.HeadDim - 2*n; rest > 0 {
+		parts = append(parts, c.Narrow(x, -1, 2*n, rest))
+	}
+	y := c.Cat(parts, -1)
+	c.Release(mark, y)
+	return y
+}
+
+// groupedAttention is the attention of q, k and v as groupedHeads gives them: [N, T, Heads *
+// HeadDim].
+type groupedAttention struct {
+	Base
+	kvHeads int64
+}
+
+func (l *groupedAttention) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	mark := c.Mark()
+	q, k, v := xs[0], xs[1], xs[2]
+	n, groups, tokens, width := q.Size(0)/l.kvHeads, q.Size(1), q.Size(2), q.Size(3)
+	var y *torch.Tensor
+	if hasFlash() {
+		k, v = c.Expand(k, k.Size(0), groups, tokens, width), c.Expand(v, v.Size(0), groups, tokens, width)
+		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, true)
+	} else {
+		merge := func(x *torch.Tensor, last int64) *torch.Tensor { return c.Reshape(x, q.Size(0), -1, last) }
+		scores := c.Matmul(merge(q, width), c.Transpose(merge(k, width), 1, 2))
+		weights := c.weights(c.Reshape(scores, -1, groups, tokens, tokens), width, true)
+		y = c.Matmul(merge(weights, tokens), merge(v, width))
+	}
+	y = c.Reshape(y, n, l.kvHeads, groups, tokens, width)
+	y = c.Reshape(c.Op("aten::permute", y, []int64{0, 3, 1, 2, 4}), n, tokens, l.kvHeads*groups*width)
+	c.Release(mark, y)
+	return []*torch.Tensor{y}
+}
+
+// NewSwiGLU makes the layers of a gated feed-forward (Shazeer 2020, "GLU Variants Improve
+// Transformer", section 2): [N, T, dim] to the same, without biases.
+//
+//	(no name)  gate_proj, up_proj      x Wg, x Wu          [N, T, hidden]
+//	act        silu(gate) up           [N, T, hidden]
+//	down_proj  y Wd
+func NewSwiGLU(dim, hidden int64) *Sequential {
+	f, act := &gateUp{gate: NewLinearNoBias(dim, hidden), up: NewLinearNoBias(dim, hidden)}, &swiGLU{}
+	f.Child("gate_proj", f.gate)
+	f.Child("up_proj", f.up)
+	return NewSequential().
+		Add("", Tuple(f, f.forward)).
+		Add("act", Tuple(act, act.forward)).
+		Add("down_proj", NewLinearNoBias(hidden, dim))
+}
+
+type gateUp struct {
+	Base
+	gate, up Layer
+}
+
+func (l *gateUp) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	return []*torch.Tensor{c.Run(xs[0], l.gate), c.Run(xs[0], l.up)}
+}
+
+type swiGLU struct{ Base }
+
+func (*swiGLU) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+	mark := c.Mark()
+	y := c.Mul(c.Op("aten::silu", xs[0]), xs[1])
+	c.Release(mark, y)
+	return []*torch.Tensor{y}
+}
