@@ -6,48 +6,53 @@ import (
 
 // AttentionConfig configures NewGroupedAttention.
 type AttentionConfig struct {
-	Dim       int64 // of a token's vector
-	Heads     int64 // of queries
-	KVHeads   int64 // of keys and values; divides Heads
-	HeadDim   int64 // elements of a head
-	Bias      bool  // of q_proj, k_proj and v_proj
-	OutBias   bool  // of o_proj
-	NormHeads bool  // RMSNorm of each head of queries and keys, q_norm and k_norm
-	Eps       float64
+	Dim       int64     // of a token's vector
+	Heads     int64     // of queries
+	KVHeads   int64     // of keys and values; divides Heads
+	HeadDim   int64     // elements of a head
+	Names     [3]string // of the projections; the zero value is q_proj, k_proj, v_proj
+	Bias      bool      // of the projections
+	OutBias   bool      // of the output
+	NormHeads bool      // RMSNorm of each head of queries and keys, q_norm and k_norm
+	Eps       float64   // of these norms
+	Causal    bool      // a token does not see later tokens
 	// Frequencies are the rotations in radians a token: the elements i and i+n of a head turn by the
-	// i-th, for n frequencies. The elements after 2n stay.
+	// i-th, for n frequencies. The elements after 2n stay. Nil is no rotation.
 	Frequencies []float64
-	Window      int64 // longest sequence; 0 is any. Tokens further apart would not see each other.
+	// Window is the longest sequence, as tokens further apart would not see each other; 0 is any.
+	Window int64
 }
 
-// NewGroupedAttention makes the layers of causal self-attention in which groups of heads share keys
+// NewGroupedAttention makes the three layers of self-attention in which groups of heads share keys
 // and values (Ainslie et al. 2023, "GQA") and positions are rotations (Su et al. 2021, "RoFormer",
-// section 3.2): [N, T, dim] to the same. Names of parameters are Hugging Face's.
+// section 3.2): [N, T, dim] to the same.
 //
-//	(no name)  q_proj, k_proj, v_proj, q_norm, k_norm, rotation      q, k, v of each head
-//	attend     softmax(q k^T / sqrt(HeadDim)) v                      [N, T, Heads * HeadDim]
-//	o_proj     y Wo + b
+//	(no name)  projections, norms, rotation          q, k, v of each head
+//	attend     softmax(q k^T / sqrt(HeadDim)) v      [N, T, Heads * HeadDim]
+//	o_proj     y Wo + b                              [N, T, dim]
 //
-// The attention is libtorch's FlashAttention, where it has one (NewDotProductAttention).
-func NewGroupedAttention(o AttentionConfig) *Sequential {
+// The attention is libtorch's FlashAttention where it has one; see NewDotProductAttention.
+func NewGroupedAttention(o AttentionConfig) []NamedLayer {
+	if o.Names == [3]string{} {
+		o.Names = [3]string{"q_proj", "k_proj", "v_proj"}
+	}
 	p := &groupedHeads{AttentionConfig: o}
-	linear := func(name string, heads int64) Layer {
-		l := newLinear(o.Dim, heads*o.HeadDim, o.Bias)
-		p.Child(name, l)
-		return l
+	for i, heads := range []int64{o.Heads, o.KVHeads, o.KVHeads} {
+		p.project[i] = newLinear(o.Dim, heads*o.HeadDim, o.Bias)
+		p.Child(o.Names[i], p.project[i])
 	}
-	p.q, p.k, p.v = linear("q_proj", o.Heads), linear("k_proj", o.KVHeads), linear("v_proj", o.KVHeads)
 	if o.NormHeads {
-		p.qNorm = NewRMSNorm([]int64{o.HeadDim}, NormConfig{Eps: o.Eps})
-		p.kNorm = NewRMSNorm([]int64{o.HeadDim}, NormConfig{Eps: o.Eps})
-		p.Child("q_norm", p.qNorm)
-		p.Child("k_norm", p.kNorm)
+		for i, name := range []string{"q_norm", "k_norm"} {
+			p.norm[i] = NewRMSNorm([]int64{o.HeadDim}, NormConfig{Eps: o.Eps})
+			p.Child(name, p.norm[i])
+		}
 	}
-	attend := &groupedAttention{kvHeads: o.KVHeads}
-	return NewSequential().
-		Add("", Tuple(p, p.forward)).
-		Add("attend", Tuple(attend, attend.forward)).
-		Add("o_proj", newLinear(o.Heads*o.HeadDim, o.Dim, o.OutBias))
+	attend := &groupedAttention{kvHeads: o.KVHeads, causal: o.Causal}
+	return []NamedLayer{
+		{"", Tuple(p, p.forward)},
+		{"attend", Tuple(attend, attend.forward)},
+		{"o_proj", newLinear(o.Heads*o.HeadDim, o.Dim, o.OutBias)},
+	}
 }
 
 // newLinear makes a Linear with or without a bias.
@@ -61,39 +66,38 @@ func newLinear(in, out int64, bias bool) *Linear {
 type groupedHeads struct {
 	Base
 	AttentionConfig
-	q, k, v      Layer
-	qNorm, kNorm Layer // nil without NormHeads
+	project, norm [3]Layer // of q, k, v; nil without a norm
 }
 
 // forward gives q [N KVHeads, Heads/KVHeads, T, HeadDim], and k and v [N KVHeads, 1, T, HeadDim].
 func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	x := xs[0]
-	n, tokens, groups := x.Size(0), x.Size(1), l.Heads/l.KVHeads
+	n, tokens := x.Size(0), x.Size(1)
 	if l.Window != 0 && tokens > l.Window {
 		c.refuseInput("attention", x, "the model's attention has a window of %d tokens; give sequences of at "+
 			"most as many", l.Window)
 	}
-	cos, sin := l.rotation(c, tokens)
-	split := func(project, norm Layer, groups int64, rotate bool) *torch.Tensor {
+	var cos, sin *torch.Tensor
+	if l.Frequencies != nil {
+		cos, sin = l.rotation(c, tokens)
+	}
+	heads := make([]*torch.Tensor, 3)
+	for i, groups := range []int64{l.Heads / l.KVHeads, 1, 1} {
 		inner := c.Mark()
-		y := c.Reshape(c.Run(x, project), n, tokens, l.KVHeads, groups, l.HeadDim)
-		if norm != nil {
-			y = c.Run(y, norm)
+		y := c.Reshape(c.Run(x, l.project[i]), n, tokens, l.KVHeads, groups, l.HeadDim)
+		if l.norm[i] != nil {
+			y = c.Run(y, l.norm[i])
 		}
 		y = c.Op("aten::permute", y, []int64{0, 2, 3, 1, 4})
-		if rotate {
+		if i < 2 && cos != nil {
 			y = l.rotate(c, y, cos, sin)
 		}
-		y = c.Reshape(y, n*l.KVHeads, groups, tokens, l.HeadDim)
-		c.Release(inner, y)
-		return y
+		heads[i] = c.Reshape(y, n*l.KVHeads, groups, tokens, l.HeadDim)
+		c.Release(inner, heads[i])
 	}
-	q := split(l.q, l.qNorm, groups, true)
-	k := split(l.k, l.kNorm, 1, true)
-	v := split(l.v, nil, 1, false)
-	c.Release(mark, q, k, v)
-	return []*torch.Tensor{q, k, v}
+	c.Release(mark, heads...)
+	return heads
 }
 
 // rotation is the cosine and the sine of each token's rotation, [T, frequencies] in float32.
@@ -138,6 +142,7 @@ func (l *groupedHeads) rotate(c *Ctx, x, cos, sin *torch.Tensor) *torch.Tensor {
 type groupedAttention struct {
 	Base
 	kvHeads int64
+	causal  bool
 }
 
 func (l *groupedAttention) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
@@ -147,11 +152,11 @@ func (l *groupedAttention) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	var y *torch.Tensor
 	if hasFlash() {
 		k, v = c.Expand(k, k.Size(0), groups, tokens, width), c.Expand(v, v.Size(0), groups, tokens, width)
-		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, true)
+		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, l.causal)
 	} else {
 		merge := func(x *torch.Tensor, last int64) *torch.Tensor { return c.Reshape(x, q.Size(0), -1, last) }
 		scores := c.Matmul(merge(q, width), c.Transpose(merge(k, width), 1, 2))
-		weights := c.weights(c.Reshape(scores, -1, groups, tokens, tokens), width, true)
+		weights := c.weights(c.Reshape(scores, -1, groups, tokens, tokens), width, l.causal)
 		y = c.Matmul(merge(weights, tokens), merge(v, width))
 	}
 	y = c.Reshape(y, n, l.kvHeads, groups, tokens, width)

@@ -1,0 +1,111 @@
+package models_test
+
+import (
+	"encoding/json"
+	"hash/crc32"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock.example/internal/must"
+	"penstock.example/internal/torchtest"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
+)
+
+// fixtureWeight is the weight of scripts/fixtures/folders.py.
+func fixtureWeight(name string, n int64) []float32 {
+	w, hash := make([]float32, n), crc32.ChecksumIEEE([]byte(name))
+	one := 0.0
+	if strings.HasSuffix(name, "weight") && (strings.Contains(name, "norm") || strings.Contains(name, ".ln_")) {
+		one = 1
+	}
+	for i := range w {
+		w[i] = float32((float64(uint32(i)*2654435761+hash)/(1<<32)-0.5)/4 + one)
+	}
+	return w
+}
+
+// TestFoldersHaveTheirModelsNumbers compares logits, and losses and gradients of five steps, with what
+// the transformers library computes in float64.
+func TestFoldersHaveTheirModelsNumbers(t *testing.T) {
+	for _, name := range []string{"gpt2", "llama", "llama-tied", "mistral", "qwen2", "qwen3", "vit"} {
+		t.Run(name, func(t *testing.T) {
+			folder := filepath.Join("testdata", "folders", name)
+			var want struct {
+				Shapes map[string][]int64
+				Input  []int64
+				Logits []float64
+				Steps  []struct {
+					Loss      float64
+					Gradients map[string][2]float64 // sum and norm
+				}
+			}
+			must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "expected.json")))(t), &want))
+			c := torchtest.New(t, torch.Options{Grad: true})
+			s := build(t, folder, models.Options{})
+			t.Cleanup(func() { nn.Free(s) })
+			for _, p := range nn.Params(s) {
+				if !slices.Equal(p.Shape(), want.Shapes[p.Name]) {
+					t.Fatalf("%s has the shape %v, want %v", p.Name, p.Shape(), want.Shapes[p.Name])
+				}
+				p.SetTensor(c.Keep(torch.From(c, fixtureWeight(p.Name, p.Numel()), p.Shape()...)))
+			}
+			if len(nn.Params(s)) != len(want.Shapes) {
+				t.Fatalf("%d parameters, want %d", len(nn.Params(s)), len(want.Shapes))
+			}
+			var x, labels *torch.Tensor
+			if name == "vit" {
+				x = torch.From(c, fixtureWeight("input", 4*3*12*12), 4, 3, 12, 12)
+				labels = torch.From(c, []int64{0, 2, 1, 1}, 4)
+			} else {
+				x = torch.From(c, want.Input, 3, 9)
+				labels = c.Narrow(x, 1, 1, 8)
+			}
+			for i, step := range want.Steps {
+				mark := c.Mark()
+				y := s.Forward(training(c), x)
+				if i == 0 {
+					logits := y
+					if name != "vit" {
+						logits = c.Transpose(y, 1, 2) // [N, T, classes]
+					}
+					for k, v := range torch.Values[float32](c.Reshape(logits, -1)) {
+						if math.Abs(float64(v)-want.Logits[k]) > 1e-5 {
+							t.Fatalf("logit %d is %v, want %v", k, v, want.Logits[k])
+						}
+					}
+				}
+				if name != "vit" {
+					y = c.Narrow(y, 2, 0, 8)
+				}
+				loss := c.Op("aten::cross_entropy_loss", y, labels)
+				if got := float64(torch.Item[float32](loss)); math.Abs(got-step.Loss) > 1e-5*step.Loss {
+					t.Errorf("step %d: the loss is %v, want %v", i, got, step.Loss)
+				}
+				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+				for _, p := range nn.Params(s) {
+					var sum, squares float64
+					g := c.GradOf(p.Tensor())
+					for _, v := range torch.Values[float32](g) {
+						sum += float64(v)
+						squares += float64(v) * float64(v)
+					}
+					norm := step.Gradients[p.Name][1]
+					if math.Abs(math.Sqrt(squares)-norm) > 5e-4*norm+1e-7 ||
+						math.Abs(sum-step.Gradients[p.Name][0]) > 1e-3*norm+1e-7 {
+						t.Errorf("step %d: the gradient of %s has sum and norm %v %v, want %v", i, p.Name, sum,
+							math.Sqrt(squares), step.Gradients[p.Name])
+					}
+					c.NoGrad(func() { c.Add_(p.Tensor(), g, -0.1) })
+					p.Tensor().SetGradOf(nil)
+				}
+				c.Release(mark)
+			}
+		})
+	}
+}
