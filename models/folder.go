@@ -32,13 +32,9 @@ var families = map[string]func(*config, string) model{
 
 // openFolder reads config.json. A field that is not known is refused, as it might change results.
 func openFolder(folder string) (model, error) {
-	c := &config{folder: folder}
-	text, err := os.ReadFile(filepath.Join(folder, "config.json"))
-	if err != nil {
-		return model{}, fmt.Errorf("models: no model in Hugging Face's layout: %w", err)
-	}
-	if err := json.Unmarshal(text, &c.fields); err != nil {
-		return model{}, c.errorf("%v", err)
+	c := &config{path: filepath.Join(folder, "config.json")}
+	if err := c.read(); err != nil {
+		return model{}, err
 	}
 	name := get(c, "model_type", "")
 	make, known := families[name]
@@ -65,15 +61,26 @@ var harmless = []string{"_name_or_path", "architectures", "bos_token_id", "chunk
 	"return_dict", "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype",
 	"transformers_version", "unk_token_id", "use_cache"}
 
-// config is a config.json whose fields are read once.
+// config is a file of settings in JSON whose fields are read once.
 type config struct {
-	folder string
+	path   string
 	fields map[string]json.RawMessage // not read yet
 	err    error                      // the first
 }
 
+func (c *config) read() error {
+	text, err := os.ReadFile(c.path)
+	if err != nil {
+		return fmt.Errorf("models: no model in Hugging Face's layout: %w", err)
+	}
+	if err := json.Unmarshal(text, &c.fields); err != nil {
+		return c.errorf("%v", err)
+	}
+	return nil
+}
+
 func (c *config) errorf(format string, args ...any) error {
-	return fmt.Errorf("models: %s: "+format, append([]any{filepath.Join(c.folder, "config.json")}, args...)...)
+	return fmt.Errorf("models: %s: "+format, append([]any{c.path}, args...)...)
 }
 
 func (c *config) refuse(field, value, want string) {
@@ -161,7 +168,7 @@ func llamaFamily(c *config, family string) model {
 // frequencies are the rotations of a head in radians a token, for each pair of elements (Su et al.
 // 2021, "RoFormer", equation 15), scaled as rope_scaling says.
 func (c *config) frequencies(headDim int64) []float64 {
-	scaling := &config{folder: c.folder, fields: get(c, "rope_scaling", map[string]json.RawMessage{})}
+	scaling := &config{path: c.path, fields: get(c, "rope_scaling", map[string]json.RawMessage{})}
 	maps.Copy(scaling.fields, get(c, "rope_parameters", map[string]json.RawMessage{}))
 	theta := get(scaling, "rope_theta", get(c, "rope_theta", 10000.0))
 	part := get(scaling, "partial_rotary_factor", get(c, "partial_rotary_factor", 1.0))
@@ -257,7 +264,7 @@ func viTFamily(c *config, _ string) model {
 	layer := func(name string, l nn.Layer) nn.NamedLayer { return nn.NamedLayer{Name: name, Layer: l} }
 	build := func(o Options) (*nn.Sequential, error) {
 		if int64(o.Size) != size {
-			return nil, refuse(c.folder, "Size", o.Size, "want %d, which the positions fix", size)
+			return nil, refuse(filepath.Dir(c.path), "Size", o.Size, "want %d, which the positions fix", size)
 		}
 		blocks := nn.NewSequential()
 		for i := range int(depth) {

@@ -14,6 +14,7 @@ import (
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
 
@@ -40,10 +41,9 @@ func TestFoldersHaveTheirModelsNumbers(t *testing.T) {
 				Shapes map[string][]int64
 				Input  []int64
 				Logits []float64
-				Steps  []struct {
-					Loss      float64
-					Gradients map[string][2]float64 // sum and norm
-				}
+				Steps  []fixtureStep
+				// of the adapter in the folder
+				Adapter []fixtureStep
 			}
 			must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "expected.json")))(t), &want))
 			c := torchtest.New(t, torch.Options{Grad: true})
@@ -66,46 +66,106 @@ func TestFoldersHaveTheirModelsNumbers(t *testing.T) {
 				x = torch.From(c, want.Input, 3, 9)
 				labels = c.Narrow(x, 1, 1, 8)
 			}
-			for i, step := range want.Steps {
-				mark := c.Mark()
-				y := s.Forward(training(c), x)
-				if i == 0 {
-					logits := y
-					if name != "vit" {
-						logits = c.Transpose(y, 1, 2) // [N, T, classes]
-					}
-					for k, v := range torch.Values[float32](c.Reshape(logits, -1)) {
-						if math.Abs(float64(v)-want.Logits[k]) > 1e-5 {
-							t.Fatalf("logit %d is %v, want %v", k, v, want.Logits[k])
-						}
-					}
-				}
+			loss := func(y *torch.Tensor) *torch.Tensor {
 				if name != "vit" {
 					y = c.Narrow(y, 2, 0, 8)
 				}
-				loss := c.Op("aten::cross_entropy_loss", y, labels)
-				if got := float64(torch.Item[float32](loss)); math.Abs(got-step.Loss) > 1e-5*step.Loss {
-					t.Errorf("step %d: the loss is %v, want %v", i, got, step.Loss)
-				}
-				c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
-				for _, p := range nn.Params(s) {
-					var sum, squares float64
-					g := c.GradOf(p.Tensor())
-					for _, v := range torch.Values[float32](g) {
-						sum += float64(v)
-						squares += float64(v) * float64(v)
-					}
-					norm := step.Gradients[p.Name][1]
-					if math.Abs(math.Sqrt(squares)-norm) > 5e-4*norm+1e-7 ||
-						math.Abs(sum-step.Gradients[p.Name][0]) > 1e-3*norm+1e-7 {
-						t.Errorf("step %d: the gradient of %s has sum and norm %v %v, want %v", i, p.Name, sum,
-							math.Sqrt(squares), step.Gradients[p.Name])
-					}
-					c.NoGrad(func() { c.Add_(p.Tensor(), g, -0.1) })
-					p.Tensor().SetGradOf(nil)
-				}
-				c.Release(mark)
+				return c.Op("aten::cross_entropy_loss", y, labels)
 			}
+			logits := s.Forward(training(c), x)
+			if name != "vit" {
+				logits = c.Transpose(logits, 1, 2) // [N, T, classes]
+			}
+			for k, v := range torch.Values[float32](c.Reshape(logits, -1)) {
+				if math.Abs(float64(v)-want.Logits[k]) > 1e-5 {
+					t.Fatalf("logit %d is %v, want %v", k, v, want.Logits[k])
+				}
+			}
+			if want.Adapter != nil {
+				checkAdapter(t, c, folder, x, loss, want.Adapter)
+			}
+			checkSteps(t, c, s, x, loss, want.Steps)
 		})
 	}
+}
+
+type fixtureStep struct {
+	Loss      float64
+	Gradients map[string][2]float64 // sum and norm
+}
+
+// checkSteps takes steps of SGD and compares losses and gradients.
+func checkSteps(t *testing.T, c *torch.Ctx, s *nn.Sequential, x *torch.Tensor,
+	lossOf func(y *torch.Tensor) *torch.Tensor, want []fixtureStep) {
+	for i, step := range want {
+		mark := c.Mark()
+		loss := lossOf(s.Forward(training(c), x))
+		if got := float64(torch.Item[float32](loss)); math.Abs(got-step.Loss) > 1e-5*step.Loss {
+			t.Errorf("step %d: the loss is %v, want %v", i, got, step.Loss)
+		}
+		c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
+		if n := len(nn.Params(s)); n != len(step.Gradients) {
+			t.Fatalf("%d parameters are trained, want %d", n, len(step.Gradients))
+		}
+		for _, p := range nn.Params(s) {
+			var sum, squares float64
+			g := c.GradOf(p.Tensor())
+			for _, v := range torch.Values[float32](g) {
+				sum += float64(v)
+				squares += float64(v) * float64(v)
+			}
+			norm := step.Gradients[p.Name][1]
+			if math.Abs(math.Sqrt(squares)-norm) > 5e-4*norm+1e-7 ||
+				math.Abs(sum-step.Gradients[p.Name][0]) > 1e-3*norm+1e-7 {
+				t.Errorf("step %d: the gradient of %s has sum and norm %v %v, want %v", i, p.Name, sum,
+					math.Sqrt(squares), step.Gradients[p.Name])
+			}
+			c.NoGrad(func() { c.Add_(p.Tensor(), g, -0.1) })
+			p.Tensor().SetGradOf(nil)
+		}
+		c.Release(mark)
+	}
+}
+
+// checkAdapter reads an adapter that the PEFT library wrote, compares the loss of the model with it,
+// of the model into which it is merged, and steps of training it, and reads what WriteAdapter writes.
+func checkAdapter(t *testing.T, c *torch.Ctx, folder string, x *torch.Tensor,
+	lossOf func(y *torch.Tensor) *torch.Tensor, want []fixtureStep) {
+	fresh := func() *nn.Sequential {
+		s := build(t, folder, models.Options{})
+		t.Cleanup(func() { nn.Free(s) })
+		for _, p := range nn.Params(s) {
+			p.SetTensor(c.Keep(torch.From(c, fixtureWeight(p.Name, p.Numel()), p.Shape()...)))
+		}
+		return s
+	}
+	read := func(adapter string) (*nn.Sequential, nn.LoRA) {
+		s, o := fresh(), must.Get(models.ReadAdapter(adapter))(t)
+		must.Do(t, nn.AddLoRA(s, o))
+		report := must.Get(nn.LoadWeights(c, filepath.Join(adapter, models.AdapterWeights), nn.Adapters(s),
+			nn.WeightsConfig{}))(t)
+		if report.Loaded != 2*len(o.Layers) || report.Loaded == 0 {
+			t.Errorf("%v for %d layers", report, len(o.Layers))
+		}
+		return s, o
+	}
+	s, o := read(filepath.Join(folder, "adapter"))
+	var tensors []safetensors.Tensor
+	for _, p := range nn.State(s) {
+		tensors = append(tensors, p.FileTensor())
+	}
+	written := filepath.Join(t.TempDir(), "adapter")
+	must.Do(t, models.WriteAdapter(written, "base", o, tensors))
+	again, _ := read(written)
+	merged := filepath.Join(t.TempDir(), "merged.safetensors")
+	must.Do(t, safetensors.WriteFile(merged, nn.MergeLoRA(s, tensors), nil))
+	whole := fresh()
+	must.Get(nn.LoadWeights(c, merged, whole, nn.WeightsConfig{}))(t)
+	for what, s := range map[string]*nn.Sequential{"written": again, "merged": whole} {
+		got := float64(torch.Item[float32](lossOf(s.Forward(training(c), x))))
+		if math.Abs(got-want[0].Loss) > 1e-5*want[0].Loss {
+			t.Errorf("%s: the loss is %v, want %v", what, got, want[0].Loss)
+		}
+	}
+	checkSteps(t, c, s, x, lossOf, want)
 }
