@@ -74,7 +74,7 @@ func newEmbed(tokens, context, width int64, dropout float64) *embed {
 // Forward fails on sequences longer than the context.
 func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	position := c.Narrow(e.position.Tensor(), 0, 0, x.Size(1))
+	position := c.Narrow(e.position.Tensor(), 0, c.Seen(), x.Size(1))
 	y := c.Add(c.Run(x, e.token), position)
 	c.Release(mark, y)
 	y = c.Run(y, e.drop)

@@ -39,7 +39,7 @@ func newAddParam(name string, shape ...int64) *addParam {
 // Forward fails if the input has more positions than the parameter.
 func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	c.Add_(x, c.Narrow(a.param.Tensor(), int64(len(a.param.Shape())-2), 0, x.Size(1)), 1)
+	c.Add_(x, c.Narrow(a.param.Tensor(), int64(len(a.param.Shape())-2), c.Seen(), x.Size(1)), 1)
 	c.Release(mark)
 	return x
 }

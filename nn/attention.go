@@ -74,7 +74,8 @@ func (l *flashAttention) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		part := c.Reshape(c.Narrow(x, -1, int64(i)*dim, dim), n, tokens, l.heads, dim/l.heads)
 		qkv[i] = c.Transpose(part, 1, 2)
 	}
-	y := c.Op("aten::scaled_dot_product_attention", qkv[0], qkv[1], qkv[2], nil, 0.0, l.causal)
+	k, v := c.cached(qkv[1], "k", 2), c.cached(qkv[2], "v", 2)
+	y := c.Op("aten::scaled_dot_product_attention", qkv[0], k, v, nil, 0.0, l.causal && c.Seen() == 0)
 	y = c.Reshape(c.Transpose(y, 1, 2), n, tokens, dim)
 	c.Release(mark, y)
 	return y
@@ -101,6 +102,7 @@ func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			parts[i] = c.Reshape(head, n*l.heads, tokens, width)
 		}
 	}
+	parts[1], parts[2] = c.cached(parts[1], "k", 2), c.cached(parts[2], "v", 1)
 	c.Release(mark, parts...)
 	return parts
 }
@@ -125,7 +127,7 @@ func (c *Ctx) weights(scores *torch.Tensor, width int64, causal bool) *torch.Ten
 	mark := c.Mark()
 	tokens := scores.Size(-1)
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
-	if causal {
+	if causal && c.Seen() == 0 {
 		inner := c.Mark()
 		hidden := c.Op("aten::triu", c.Ones(torch.Bool, tokens, tokens), 1)
 		c.Op("aten::masked_fill_.Scalar", scores, hidden, math.Inf(-1))
@@ -146,7 +148,7 @@ type attentionValues struct {
 func (l *attentionValues) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	weights, v := xs[0], xs[1]
-	n, tokens, width := v.Size(0)/l.heads, v.Size(1), v.Size(2)
+	n, tokens, width := v.Size(0)/l.heads, weights.Size(1), v.Size(2)
 	y := c.Transpose(c.Reshape(c.Matmul(weights, v), n, l.heads, tokens, width), 1, 2)
 	y = c.Reshape(y, n, tokens, l.heads*width)
 	c.Release(mark, y)

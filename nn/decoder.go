@@ -74,7 +74,7 @@ func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	x := xs[0]
 	n, tokens := x.Size(0), x.Size(1)
-	if l.Window != 0 && tokens > l.Window {
+	if l.Window != 0 && c.Seen()+tokens > l.Window {
 		c.refuseInput("attention", x, "the model's attention has a window of %d tokens; give sequences of at "+
 			"most as many", l.Window)
 	}
@@ -96,6 +96,7 @@ func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		heads[i] = c.Reshape(y, n*l.KVHeads, groups, tokens, l.HeadDim)
 		c.Release(inner, heads[i])
 	}
+	heads[1], heads[2] = c.cached(heads[1], "k", 2), c.cached(heads[2], "v", 2)
 	c.Release(mark, heads...)
 	return heads
 }
@@ -108,7 +109,7 @@ func (l *groupedHeads) rotation(c *Ctx, tokens int64) (cos, sin *torch.Tensor) {
 	}
 	positions := make([]float32, tokens)
 	for i := range positions {
-		positions[i] = float32(i)
+		positions[i] = float32(c.Seen() + int64(i))
 	}
 	mark := c.Mark()
 	angles := c.Mul(torch.From(c.Ctx, positions, tokens, 1), torch.From(c.Ctx, frequencies, int64(len(frequencies))))
@@ -149,15 +150,16 @@ func (l *groupedAttention) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
 	n, groups, tokens, width := q.Size(0)/l.kvHeads, q.Size(1), q.Size(2), q.Size(3)
+	seen := k.Size(2)
 	var y *torch.Tensor
 	if hasFlash() {
-		k, v = c.Expand(k, k.Size(0), groups, tokens, width), c.Expand(v, v.Size(0), groups, tokens, width)
-		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, l.causal)
+		k, v = c.Expand(k, k.Size(0), groups, seen, width), c.Expand(v, v.Size(0), groups, seen, width)
+		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, l.causal && seen == tokens)
 	} else {
 		merge := func(x *torch.Tensor, last int64) *torch.Tensor { return c.Reshape(x, q.Size(0), -1, last) }
 		scores := c.Matmul(merge(q, width), c.Transpose(merge(k, width), 1, 2))
-		weights := c.weights(c.Reshape(scores, -1, groups, tokens, tokens), width, l.causal)
-		y = c.Matmul(merge(weights, tokens), merge(v, width))
+		weights := c.weights(c.Reshape(scores, -1, groups, tokens, seen), width, l.causal)
+		y = c.Matmul(merge(weights, seen), merge(v, width))
 	}
 	y = c.Reshape(y, n, l.kvHeads, groups, tokens, width)
 	y = c.Reshape(c.Op("aten::permute", y, []int64{0, 3, 1, 2, 4}), n, tokens, l.kvHeads*groups*width)
