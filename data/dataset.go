@@ -60,6 +60,29 @@ func (i Info) checkTokenizer(sum string) error {
 		"trained with those of %s; want the tokenizer that it was trained with", sum, i.Tokenizer)
 }
 
+// checkForm returns an error if samples have another form than those that a model was trained on. i may be
+// nil.
+func (i *Info) checkForm(samples Info) error {
+	if i == nil {
+		return nil
+	}
+	form := func(s Info) string {
+		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", s.Input.Kind, s.Input.Shape, s.Outputs(),
+			s.Task())
+		if s.Task() == NextToken && s.Source == Uint8 {
+			out += " of bytes"
+		}
+		if i.ClassNames != nil && samples.ClassNames != nil {
+			out += fmt.Sprint(" of the classes ", s.ClassNames)
+		}
+		return out
+	}
+	if is, was := form(samples), form(*i); is != was {
+		return fmt.Errorf("the data have %s, and the model was trained with %s", is, was)
+	}
+	return nil
+}
+
 // Task is the kind of a set's targets.
 type Task string
 

@@ -18,3 +18,6 @@ func NewImages(name string, classes int, images, labels Array, mean, std []float
 func NewText(text string, window int) (Dataset, error) {
 	return newText([]byte(text), 1, window, Info{Name: "text", Classes: 256, Source: Uint8})
 }
+
+// Forget removes a set that was registered.
+func Forget(name string) { delete(sets, name) }

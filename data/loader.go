@@ -30,6 +30,7 @@ type LoaderConfig struct {
 	Seed      uint64  // of the order and the augmentation
 	Shuffle   bool    // by Permutation, each epoch anew; otherwise samples keep the set's order
 	Augment   Augment // of images
+	DropLast  bool    // an epoch's last batch is left out if it is short
 	Prefetch  int     // batches prepared ahead in the background; with 0 Next prepares them itself
 	Start     Position
 }
@@ -70,6 +71,9 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	case err != nil:
 	case set.Len() == 0:
 		err = errors.New("there are no samples; want a set with at least one")
+	case l.Batches() == 0:
+		err = &ConfigError{Field: "DropLast", Value: true, Problem: "there are fewer samples than in a batch",
+			Remedy: "want at least one batch"}
 	case c.Start.Epoch < 0 || c.Start.Batch < 0 || c.Start.Batch > l.Batches():
 		err = &ConfigError{Field: "Start", Value: c.Start,
 			Problem: "the position is of another data set or batch size",
@@ -133,8 +137,13 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 // Position returns the position of the batch that Next will return. Prefetching does not change it.
 func (l *Loader) Position() Position { return *l.position.Load() }
 
-// Batches returns the number of batches in an epoch. The last may be short.
-func (l *Loader) Batches() int { return (l.set.Len() + l.config.BatchSize - 1) / l.config.BatchSize }
+// Batches returns the number of batches in an epoch. The last may be short, without DropLast.
+func (l *Loader) Batches() int {
+	if n := l.set.Len(); !l.config.DropLast {
+		return (n + l.config.BatchSize - 1) / l.config.BatchSize
+	}
+	return l.set.Len() / l.config.BatchSize
+}
 
 // LastBatch returns the rows of an epoch's last batch.
 func (l *Loader) LastBatch() int {

@@ -41,7 +41,8 @@ type Options struct {
 	Seed    uint64
 
 	// TrainedOn describes the samples that a model was trained on. It replaces unset options: the task,
-	// classes, columns, mean and deviation. Open refuses another tokenizer. It may be nil.
+	// classes, columns, mean and deviation. Open refuses another tokenizer and samples of another form. It
+	// may be nil.
 	TrainedOn *Info
 
 	Synthetic Synthetic // the set named synthetic
@@ -90,6 +91,28 @@ var sets = map[string]set{
 
 var classes = []Task{Classification}
 
+// Register adds a data set of one's own to the sets by name. open gets the path that Open has, which may be
+// "". tasks are the possible tasks of the set. Register must be called before all else.
+func Register(name string, tasks []Task,
+	open func(path string, o Options) (train, test Dataset, err error)) error {
+	remedy := ""
+	switch _, taken := sets[name]; {
+	case name == "" || strings.ContainsAny(name, ", =\n"):
+		remedy = "want a name without blanks and commas"
+	case taken:
+		remedy = "there is a set of that name; want another"
+	case len(tasks) == 0 || open == nil:
+		remedy = "want its tasks, and a function that opens it"
+	}
+	if remedy != "" {
+		return &ConfigError{Of: "data", Field: "Data", Value: name, Remedy: remedy}
+	}
+	sets[name] = set{tasks: tasks, settings: func(*Options) []setting.Setting { return nil },
+		files: func(path string) ([]string, error) { return []string{path}, nil },
+		open:  func(paths []string, o Options) (train, test Dataset, err error) { return open(paths[0], o) }}
+	return nil
+}
+
 // Names returns the names of the sets, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 
@@ -129,7 +152,7 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 		train, test, err = s.open(paths, o)
 	}
 	if err == nil {
-		err = o.Augment.check(train)
+		err = cmp.Or(o.Augment.check(train), o.TrainedOn.checkForm(train.Info()))
 	}
 	if err != nil {
 		return nil, nil, named(name, err)

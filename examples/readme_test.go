@@ -4,7 +4,9 @@ package examples
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,21 +33,57 @@ func TestReadmeShowsTheProgramThatRuns(t *testing.T) {
 	}
 }
 
-// Each file that ARCHITECTURE.md names exists.
+// ARCHITECTURE.md names one file for each concept. The file exists, and has the names beside it.
 func TestArchitectureNamesFilesThatExist(t *testing.T) {
-	text, err := os.ReadFile("../ARCHITECTURE.md")
+	page, err := os.ReadFile("../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "## Where to find")
-	table, _, _ = strings.Cut(table, "\n## ")
-	names := regexp.MustCompile("`([a-z][^` ]*[/.][^` ]*)`").FindAllStringSubmatch(table, -1)
-	for _, m := range names {
-		if _, err := os.Stat("../" + m[1]); err != nil {
+	_, table, _ := strings.Cut(string(page), "|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Split(table, "\n")
+	for _, row := range rows {
+		if strings.HasPrefix(row, "| **") {
+			continue // a heading
+		}
+		columns := regexp.MustCompile("^\\| (.+) \\| `([a-z][^` ]+)` \\|$").FindStringSubmatch(row)
+		if columns == nil {
+			t.Errorf("ARCHITECTURE.md: %q is no concept with one file", row)
+			continue
+		}
+		text, err := os.ReadFile("../" + columns[2])
+		if err != nil {
 			t.Errorf("ARCHITECTURE.md: %v", err)
+			continue
+		}
+		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(columns[1], -1) {
+			if !strings.Contains(string(text), name[1]) {
+				t.Errorf("ARCHITECTURE.md: there is no %s in %s", name[1], columns[2])
+			}
 		}
 	}
-	if len(names) < 60 {
-		t.Errorf("%d files were looked for: they are not found", len(names))
+	if len(rows) < 60 {
+		t.Errorf("the table has %d rows: it is not found", len(rows))
+	}
+}
+
+// Each test that docs/peers.md names exists.
+func TestPeersNamesTestsThatExist(t *testing.T) {
+	page, err := os.ReadFile("../docs/peers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile("`([a-z0-9/]+)\\.(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)
+	for _, name := range names {
+		files, err := filepath.Glob("../" + name[1] + "/*_test.go")
+		if err != nil || !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "\nfunc "+name[2]+"(")
+		}) {
+			t.Errorf("docs/peers.md: there is no %s in %s", name[2], name[1])
+		}
+	}
+	if len(names) < 15 {
+		t.Errorf("%d tests are named", len(names))
 	}
 }

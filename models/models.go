@@ -4,7 +4,10 @@
 package models
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
@@ -55,6 +58,37 @@ func imageNet(name, summary string, build func(Options) (*nn.Sequential, error))
 // registry lists the models in the order of Names.
 var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions,
 	googleNets, amoebaNets, unets, viTs, gpts, gpt2s)
+
+// Register adds a model of one's own, which build makes, to the models by name. Without a Kind it is of
+// images, without Classes it has 10, and without a Context a text is as long as Input. build gets the
+// options that are not zero in info.Defaults. Register must be called before all else.
+func Register(info Info, build func(Options) (*nn.Sequential, error)) error {
+	info.Kind, info.Defaults.Classes = cmp.Or(info.Kind, Image), cmp.Or(info.Defaults.Classes, 10)
+	d, dims := info.Defaults, map[Kind]int{Image: len(info.Input), Segmentation: 3, Text: 1}[info.Kind]
+	if d.Channels+d.Size > 0 {
+		dims = 3
+	}
+	problem := ""
+	switch _, err := find(info.Name); {
+	case info.Name == "" || strings.ContainsAny(info.Name, ", =\n"):
+		problem = "want a name without blanks and commas"
+	case err == nil:
+		problem = "there is a model of that name; want another"
+	case build == nil:
+		problem = "want a function that makes it"
+	case dims == 0 || len(info.Input) != dims:
+		problem = fmt.Sprintf("its input is %v; want the shape of one sample: [channels, height, width], or "+
+			"for text [length]", info.Input)
+	}
+	if problem != "" {
+		return &ConfigError{Of: "models", Field: "Model", Value: info.Name, Remedy: problem}
+	}
+	if info.Kind == Text {
+		info.Defaults.Context = cmp.Or(d.Context, int(info.Input[0]))
+	}
+	registry = append(registry, model{Info: info, build: build, dropout: d.Dropout > 0})
+	return nil
+}
 
 // Names lists the models by Info.Name.
 func Names() []string {

@@ -84,6 +84,6 @@ func (b *BatchNorm) check(c *Ctx, x *torch.Tensor, byBatch bool) {
 			b.dims, len(shape))
 	case byBatch && shape[1] > 0 && x.Numel() == shape[1]:
 		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
-			"by the batch; use fewer, larger micro-batches")
+			"by the batch; use larger micro-batches")
 	}
 }

@@ -164,3 +164,36 @@ func TestSchedulesAreThoseOfPyTorch(t *testing.T) {
 		}
 	}
 }
+
+// PyTorch's rates by step, of LinearLR, OneCycleLR and, after each loss, ReduceLROnPlateau.
+func TestRatesByNameAreThoseOfPyTorch(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		config optim.ScheduleConfig
+		want   []float64
+	}{
+		{"linear", optim.ScheduleConfig{TotalSteps: 5}, []float64{0.4, 0.32, 0.24, 0.16, 0.08, 0, 0}},
+		{"linear", optim.ScheduleConfig{TotalSteps: 5, MinLR: 0.1}, []float64{0.4, 0.34, 0.28, 0.22, 0.16, 0.1}},
+		{"one-cycle", optim.ScheduleConfig{TotalSteps: 10}, []float64{0.016, 0.208, 0.4, 0.38019385280538953,
+			0.3246982615799052, 0.24450480877451572, 0.1554967912254843, 0.0753033384200948,
+			0.019807747194610516, 1.6e-06, 1.6e-06}},
+		{"one-cycle", optim.ScheduleConfig{TotalSteps: 7, Rise: 0.5, DivFactor: 10, FinalDivFactor: 100},
+			[]float64{0.04, 0.16437694101250946, 0.36562305898749053, 0.38021357980690335, 0.24465968260447163,
+				0.07562673758862505, 0.0004}},
+	} {
+		row.config.LR = 0.4
+		rate := must.Get(optim.NewSchedule(row.name, row.config))(t)
+		for step, want := range row.want {
+			if got := rate(step); math.Abs(got-want) > 1e-15 {
+				t.Errorf("%s %+v: step %d has %v, want %v", row.name, row.config, step, got, want)
+			}
+		}
+	}
+	p := optim.Plateau{Factor: 0.5, Patience: 1, Lowest: 0.09 / 0.4}
+	losses := []float64{1, 0.99995, 0.9, 0.95, 0.91, 0.92, 0.93, 0.9, 0.9, 0.9, 0.8, 0.9, 0.9, 0.9}
+	for i, want := range []float64{0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.09, 0.09, 0.09, 0.09, 0.09, 0.09} {
+		if p.Observe(losses[i]); math.Abs(0.4*p.Scale-want) > 1e-15 {
+			t.Errorf("plateau: %v after loss %v, want %v", 0.4*p.Scale, losses[i], want)
+		}
+	}
+}

@@ -2,8 +2,10 @@ package optim
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"penstock.example/internal/arg"
 )
@@ -40,21 +42,66 @@ func warmup(from float64, steps int, next Schedule) Schedule {
 	}
 }
 
-// ScheduleConfig describes a schedule.
-type ScheduleConfig struct {
-	LR          float64 // the highest rate, above 0
-	WarmupSteps int     // steps of a linear rise from LR/(WarmupSteps+1) to LR; 0 is none
-	TotalSteps  int     // with the warm-up; required for "cosine", and for "step" without StepSize
-	StepSize    int     // steps between drops of "step"; 0 means a third of the steps after the warm-up
-	Gamma       float64 // factor of each drop of "step"; 0 means 0.1
-	MinLR       float64 // last rate of "cosine"
+// oneCycle rises by half a cosine from base / start to base during the first share of the steps, and falls by
+// half a cosine to base / start / final (OneCycleLR; Smith and Topin 2019). Momentum stays.
+func oneCycle(base, share, start, final float64, steps int) Schedule {
+	first := base / start
+	top, last := share*float64(steps)-1, float64(steps-1)
+	anneal := func(from, to, part float64) float64 { return to + (from-to)*(1+math.Cos(math.Pi*part))/2 }
+	return func(step int) float64 {
+		at := min(float64(step), last)
+		if at <= top && top > 0 {
+			return anneal(first, base, at/top)
+		}
+		return anneal(base, first/final, (at-top)/(last-top))
+	}
 }
 
-// ScheduleNames lists the names of schedules.
-func ScheduleNames() []string { return []string{"constant", "cosine", "step"} }
+// Plateau lowers the learning rate when the validation loss stops falling, as ReduceLROnPlateau does. A loss
+// counts as lower if it is at least 0.01 % below the best. Its state is its fields.
+type Plateau struct {
+	Factor   float64 // of each drop; 0 means 0.1
+	Patience int     // losses in a row, none of them lower, after which the next such loss is a drop
+	Lowest   float64 // least Scale
+	Scale    float64 // factor of the learning rate now; 0 means 1
+	Best     float64 // the lowest loss; 0 means none yet
+	Bad      int     // losses in a row since, none of them lower
+}
 
-// NewSchedule returns the named schedule: "constant"; "cosine", half a cosine from LR down to MinLR; or
-// "step", which multiplies the rate by Gamma every StepSize steps.
+// Observe takes the next validation loss.
+func (p *Plateau) Observe(loss float64) {
+	p.Scale = cmp.Or(p.Scale, 1)
+	if p.Bad++; p.Best == 0 || loss < p.Best*(1-1e-4) {
+		p.Best, p.Bad = loss, 0
+	}
+	if p.Bad > p.Patience {
+		p.Scale, p.Bad = max(p.Scale*cmp.Or(p.Factor, 0.1), p.Lowest), 0
+	}
+}
+
+// ScheduleConfig describes a schedule. A zero field has PyTorch's default, if there is one.
+type ScheduleConfig struct {
+	LR             float64 // the highest rate, above 0
+	WarmupSteps    int     // steps of a linear rise from LR/(WarmupSteps+1) to LR; not of "one-cycle"
+	TotalSteps     int     // with the warm-up; not needed by "constant", and "step" with StepSize
+	StepSize       int     // steps between drops of "step"; 0 means a third of the steps after the warm-up
+	Gamma          float64 // factor of each drop of "step"; 0 means 0.1
+	MinLR          float64 // last rate of "cosine" and "linear"
+	Rise           float64 // share of the steps in which "one-cycle" rises; 0 means 0.3
+	DivFactor      float64 // LR over the first rate of "one-cycle"; 0 means 25
+	FinalDivFactor float64 // the first rate of "one-cycle" over its last; 0 means 10000
+}
+
+// only lists the schedules that have a field.
+var only = map[string][]string{"StepSize": {"step"}, "Gamma": {"step"}, "MinLR": {"cosine", "linear"},
+	"Rise": {"one-cycle"}, "DivFactor": {"one-cycle"}, "FinalDivFactor": {"one-cycle"}}
+
+// ScheduleNames lists the names of schedules.
+func ScheduleNames() []string { return []string{"constant", "cosine", "linear", "one-cycle", "step"} }
+
+// NewSchedule returns the named schedule: "constant"; "cosine", half a cosine from LR down to MinLR;
+// "linear", a line from LR to MinLR; "one-cycle", up to LR and down again; or "step", which multiplies the
+// rate by Gamma every StepSize steps.
 func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	if !slices.Contains(ScheduleNames(), name) {
 		return nil, &ConfigError{Of: "optim", Field: "Schedule", Value: name,
@@ -68,6 +115,10 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	switch name {
 	case "cosine":
 		s = cosine(o.LR, o.MinLR, after)
+	case "linear":
+		s = warmup(o.LR, after, func(int) float64 { return o.MinLR })
+	case "one-cycle":
+		s = oneCycle(o.LR, cmp.Or(o.Rise, 0.3), cmp.Or(o.DivFactor, 25), cmp.Or(o.FinalDivFactor, 1e4), after)
 	case "step":
 		s = stepDecay(o.LR, cmp.Or(o.Gamma, 0.1), cmp.Or(o.StepSize, max(1, after/3)))
 	}
@@ -78,24 +129,28 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 }
 
 func (o ScheduleConfig) check(name string) (err error) {
-	check := func(field string, value any, valid bool, want string) {
+	check := func(field string, value any, zero, valid bool, want string) {
+		if has := only[field]; has != nil && !slices.Contains(has, name) && !zero {
+			valid, want = false, "want it left out; only "+strings.Join(has, ", ")+" has it"
+		}
 		if err == nil && !valid {
 			err = &ConfigError{Of: "optim: " + name + " schedule", Field: field, Value: value, Remedy: want}
 		}
 	}
-	only := func(kind, field string, value any, zero bool) {
-		check(field, value, name == kind || zero, "want it left out; only the "+kind+" schedule has it")
+	factor := func(field string, x, end float64) {
+		check(field, x, x == 0, isSize(x) && x < end, fmt.Sprintf("want a number from 0 to below %v", end))
 	}
-	check("LR", o.LR, o.LR > 0 && isSize(o.LR), "want a finite number above 0")
-	only("step", "StepSize", o.StepSize, o.StepSize == 0)
-	only("step", "Gamma", o.Gamma, o.Gamma == 0)
-	only("cosine", "MinLR", o.MinLR, o.MinLR == 0)
-	check("MinLR", o.MinLR, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR")
-	check("WarmupSteps", o.WarmupSteps, o.WarmupSteps >= 0, "want at least 0")
-	check("StepSize", o.StepSize, o.StepSize >= 0, "want at least 0")
-	check("Gamma", o.Gamma, isSize(o.Gamma), "want a finite number that is not negative")
+	check("LR", o.LR, false, o.LR > 0 && isSize(o.LR), "want a finite number above 0")
+	check("MinLR", o.MinLR, o.MinLR == 0, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR")
+	check("StepSize", o.StepSize, o.StepSize == 0, o.StepSize >= 0, "want at least 0")
+	factor("Gamma", o.Gamma, math.Inf(1))
+	factor("Rise", o.Rise, 1)
+	factor("DivFactor", o.DivFactor, math.Inf(1))
+	factor("FinalDivFactor", o.FinalDivFactor, math.Inf(1))
+	check("WarmupSteps", o.WarmupSteps, false, o.WarmupSteps == 0 || o.WarmupSteps > 0 && name != "one-cycle",
+		"want at least 0, and 0 for one-cycle, which rises by itself")
 	endless := name == "constant" || name == "step" && o.StepSize > 0
-	check("TotalSteps", o.TotalSteps, o.TotalSteps >= 0 && (endless || o.TotalSteps > o.WarmupSteps),
+	check("TotalSteps", o.TotalSteps, false, o.TotalSteps >= 0 && (endless || o.TotalSteps > o.WarmupSteps),
 		"want more steps than the warm-up, or a StepSize for the step schedule")
 	return err
 }

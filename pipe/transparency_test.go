@@ -560,3 +560,24 @@ type tupled struct {
 }
 
 func (l *tupled) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return l.f(c, xs) }
+
+// TestShapesMayChange: the rows of each step have another length, in one process and in three.
+func TestShapesMayChange(t *testing.T) {
+	torchtest.Check(t)
+	random := func(c *torch.Ctx, step int) *torch.Tensor {
+		return normal(4, []int64{5, 3, 7}[step], 8)(c, step)
+	}
+	q := problem{
+		model: func() *nn.Sequential {
+			return nn.NewSequential(nn.NewLinear(8, 16), nn.NewGELU(), nn.NewLinear(16, 8))
+		},
+		loss: nn.MSE(), input: random, target: random, rows: 4, steps: 3,
+	}
+	cfg := pipe.Config{Balance: []int{1, 1, 1}, Chunks: 2, Seed: 1}
+	if d := q.plain(2, 1).differs(q.piped(t, cfg)); d != "" {
+		t.Errorf("%s differs from the plain loop", d)
+	}
+	if d := q.apart(t, cfg, 1).differs(q.apart(t, cfg, 3)); d != "" {
+		t.Errorf("%s differs in three processes", d)
+	}
+}

@@ -161,7 +161,7 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 			one := worker{name: d.Name, device: d.Name, bytes: LowerLimit(d.Bytes/int64(parts), limit),
 				speed: d.speed()}
 			if parts > 1 {
-				one.name = fmt.Sprintf("%s/%d", d.Name, k)
+				one.name = fmt.Sprintf("%s:%d", d.Name, k)
 			}
 			list = append(list, one)
 		}

@@ -86,13 +86,13 @@ func TestDevicesAreSharedByAsFewAsThereAre(t *testing.T) {
 	}{
 		{1, 1, []worker{{name: "a", bytes: 1200}}},
 		{1, 3, []worker{{name: "a", bytes: 1200}, {name: "b", bytes: 900}, {name: "c", bytes: 600}}},
-		{1, 4, []worker{{name: "a/0", bytes: 600}, {name: "a/1", bytes: 600}, {name: "b/0", bytes: 450},
-			{name: "b/1", bytes: 450}}},
-		{1, 6, []worker{{name: "a/0", bytes: 400}, {name: "a/1", bytes: 400}, {name: "a/2", bytes: 400},
-			{name: "b/0", bytes: 450}, {name: "b/1", bytes: 450}, {name: "c", bytes: 600}}},
+		{1, 4, []worker{{name: "a:0", bytes: 600}, {name: "a:1", bytes: 600}, {name: "b:0", bytes: 450},
+			{name: "b:1", bytes: 450}}},
+		{1, 6, []worker{{name: "a:0", bytes: 400}, {name: "a:1", bytes: 400}, {name: "a:2", bytes: 400},
+			{name: "b:0", bytes: 450}, {name: "b:1", bytes: 450}, {name: "c", bytes: 600}}},
 		{2, 2, []worker{{name: "a", bytes: 1200}, {name: "b", bytes: 900}}},
-		{2, 5, []worker{{name: "a/0", bytes: 300}, {name: "a/1", bytes: 300}, {name: "a/2", bytes: 300},
-			{name: "a/3", bytes: 300}, {name: "b", bytes: 900}}},
+		{2, 5, []worker{{name: "a:0", bytes: 300}, {name: "a:1", bytes: 300}, {name: "a:2", bytes: 300},
+			{name: "a:3", bytes: 300}, {name: "b", bytes: 900}}},
 		{8, 1, []worker{{name: "a", bytes: 1200}}},
 	} {
 		var got []worker

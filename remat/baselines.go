@@ -79,11 +79,11 @@ func (w *sequence) saveAndReturn(first, end int, loss bool) {
 
 // Baseline is a plan of one of the usual strategies.
 type Baseline struct {
-	Strategy string // "none", "all" or "sequential"
-	Segments int    // of sequential, else 0
-	Ops      []Op
-	Peak     int64   // bytes
-	Time     float64 // microseconds
+	Strategy string  `json:"strategy"`        // "none", "all" or "sequential"
+	Segments int     `json:"parts,omitempty"` // of sequential, else 0
+	Ops      []Op    `json:"-"`
+	Peak     int64   `json:"peak_bytes"`
+	Time     float64 `json:"time_us"`
 }
 
 // Baselines returns the plans of the usual strategies, by ascending peak: None, All, and Sequential with

@@ -3,6 +3,7 @@ package train_test
 import (
 	"cmp"
 	"context"
+	"slices"
 	"testing"
 
 	"penstock.example/data"
@@ -51,11 +52,12 @@ func loader(t testing.TB, start ...data.Position) *data.Loader {
 }
 
 // loaderOf is loader with batches of so many rows.
-func loaderOf(t testing.TB, rows int, start data.Position) *data.Loader {
+func loaderOf(t testing.TB, rows int, start data.Position, dropLast ...bool) *data.Loader {
 	t.Helper()
 	training, _ := dataset(t)
 	l := must.Get(data.NewLoader(training,
-		data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start}))(t)
+		data.LoaderConfig{BatchSize: rows, Seed: 7, Shuffle: true, Prefetch: 2, Start: start,
+			DropLast: slices.Contains(dropLast, true)}))(t)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -69,6 +71,7 @@ type setup struct {
 	start     train.Progress
 	group     *group.Group
 	replicas  int
+	dropLast  bool
 
 	batch, chunks, accumulate int // 0 is the usual batch in 3 micro-batches, one an update
 }
@@ -89,7 +92,7 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 		s.optimizer, s.config = "sgd", optim.Config{LR: 0.05, Momentum: 0.9}
 	}
 	o := must.Get(optim.New(s.optimizer, s.config))(t)
-	loader := loaderOf(t, cmp.Or(s.batch, batch), s.start.Position)
+	loader := loaderOf(t, cmp.Or(s.batch, batch), s.start.Position, s.dropLast)
 	closed := false
 	closer := func() {
 		if closed {

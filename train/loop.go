@@ -1,12 +1,14 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"penstock.example/data"
@@ -16,6 +18,7 @@ import (
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
+	"penstock.example/torch"
 )
 
 // Loop trains a pipe's model. Pipe, Optimizer, Loss and Loader are required and stay the caller's. The
@@ -27,6 +30,7 @@ type Loop struct {
 	Loader    *data.Loader
 
 	LRSchedule optim.Schedule // learning rate by step, counted from 0; nil keeps the optimizer's
+	Plateau    *optim.Plateau // lowers the rate by the losses of Validation after whole epochs; may be nil
 	ClipNorm   float64        // limits the norm of all stages' gradients together; 0 is no limit
 
 	// Scaler scales the loss for forwards in float16 (torch.AutocastFloat16). A step whose gradients are
@@ -50,7 +54,8 @@ type Loop struct {
 	Validation *Validation // may be nil
 
 	// Best is the best validation so far, nil before the first. Step is the number of steps taken. Run
-	// updates both. A resumed run starts with the checkpoint's Best, Step and Scaler.
+	// updates both. A resumed run starts with the checkpoint's Best, Step, Scaler
+	// and Plateau.
 	Best *Best
 	Step int64
 
@@ -125,6 +130,9 @@ func (l *Loop) Progress() Progress {
 	if l.Scaler != nil {
 		p.Scaler = new(*l.Scaler)
 	}
+	if l.Plateau != nil {
+		p.Plateau = new(*l.Plateau)
+	}
 	return p
 }
 
@@ -181,7 +189,7 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 	if g != nil { // the members agree on the last step below
 		between = context.WithoutCancel(ctx)
 	}
-	for {
+	for first := true; ; {
 		at := l.position()
 		switch {
 		case l.Epochs > 0 && at.Epoch >= l.Epochs:
@@ -209,6 +217,12 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 		batches, err := l.stepBatches(between)
 		if err != nil {
 			return Result{}, l.failGroup("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
+		}
+		if first {
+			if err := l.tryOneRow(between, batches[0]); err != nil {
+				return Result{}, err
+			}
+			first = false
 		}
 		info, err := l.takeStep(context.WithoutCancel(ctx), batches)
 		if err != nil {
@@ -254,7 +268,11 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 		}
 	}()
 	if l.LRSchedule != nil {
-		l.Optimizer.SetLR(l.LRSchedule(int(l.Step)))
+		rate := l.LRSchedule(int(l.Step))
+		if l.Plateau != nil {
+			rate *= cmp.Or(l.Plateau.Scale, 1)
+		}
+		l.Optimizer.SetLR(rate)
 	}
 	info = StepInfo{LR: l.Optimizer.LR()}
 	for _, b := range batches {
@@ -322,12 +340,48 @@ func (l *Loop) computeGradients(ctx context.Context, batch data.Batch, b pipe.Ba
 // Check returns an error if the run would reach a batch with fewer rows than replicas. Only an epoch's
 // last batch can be that small.
 func (l *Loop) Check() error {
-	accumulate, rows := max(l.Accumulate, 1), l.Loader.LastBatch()
+	if rows, reached := l.lastBatch(); reached && l.Pipe.MicroBatches(int64(rows)) == 0 {
+		return refuseLastBatch(rows, fmt.Errorf("there are %d replicas", l.Pipe.Config().Replicas))
+	}
+	return nil
+}
+
+// lastBatch returns the rows of an epoch's last batch, and whether the run reaches one.
+func (l *Loop) lastBatch() (rows int, reached bool) {
+	accumulate := max(l.Accumulate, 1)
 	epochSteps := int64((l.Loader.Batches() + accumulate - 1) / accumulate)
-	if l.Pipe.MicroBatches(int64(rows)) > 0 || l.Steps > 0 && l.Steps < epochSteps {
+	return l.Loader.LastBatch(), l.Steps == 0 || l.Steps >= epochSteps
+}
+
+func refuseLastBatch(rows int, why error) error {
+	return &arg.ConfigError{Of: "train", Field: "DropLast", Value: false,
+		Problem: fmt.Sprintf("too few rows, %d, in an epoch's last batch: %v", rows, why),
+		Remedy:  "want it set, or another batch size"}
+}
+
+// tryOneRow returns an error if only the last batch of an epoch has a micro-batch of one row, and a layer
+// does not take that. Batch norm needs two values a channel. A forward of one row finds it out.
+func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
+	rows, reached := l.lastBatch()
+	hasOneRow := func(rows int) bool { return 2*l.Pipe.MicroBatches(int64(rows)) > rows }
+	if !reached || !hasOneRow(rows) || hasOneRow(l.Loader.BatchSize()) {
 		return nil
 	}
-	return &arg.ConfigError{Of: "train", Field: "Replicas", Value: l.Pipe.Config().Replicas,
-		Problem: fmt.Sprintf("an epoch's last batch has %d rows", rows),
-		Remedy:  fmt.Sprintf("want %d, or another batch size", rows)}
+	defer nn.CopyBuffers(nn.Buffers(l.Pipe.Model()))()
+	c := newCtx(l.Pipe.Stages()[0].Device)
+	defer c.Close()
+	b := pipe.Batch{Training: true}
+	err := torch.Try(func() { b.Input = pipe.Rows(c.Narrow(tensorOf(c, batch.Input), 0, 0, 1)) })
+	if err == nil {
+		var result pipe.Inference
+		result, err = l.Pipe.Infer(ctx, b)
+		torch.FreeAll(result.Output)
+	}
+	if err == nil || errors.Is(err, torch.ErrOutOfMemory) { // then the step says so
+		return nil
+	} else if !errors.As(err, new(*torch.Error)) {
+		return err
+	}
+	why, _, _ := strings.Cut(err.Error(), "; use ")
+	return refuseLastBatch(rows, errors.New(strings.TrimPrefix(why, "pipe: ")))
 }

@@ -515,11 +515,43 @@ func TestShortLastBatch(t *testing.T) {
 				case !row.refused && (err != nil || r.Step != row.steps):
 					t.Errorf("%+v: %+v, %v", row, r, err)
 				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from ||
-					!strings.Contains(err.Error(), "last batch has 2 rows; want 2")):
+					!strings.Contains(err.Error(), "too few rows, 2, in an epoch's last batch: there are 3 replicas; want it set")):
 					t.Errorf("%+v: after step %d: %v", row, r.Step, err)
 				}
 			})
 		}
 		all.Wait()
+	}
+}
+
+// The last of 38 rows in batches of 37 is one that batch norm cannot take. The run is refused before its
+// first step, unless it does not get there or leaves that batch out.
+func TestLastBatchOfOneRow(t *testing.T) {
+	check(t)
+	for _, tt := range []struct {
+		setup
+		steps int64
+		want  string
+	}{
+		{setup{batch: 37}, 2, `DropLast is false: too few rows, 1, in an epoch's last batch: stage 0, micro-batch 0, ` +
+			`layer "2", forward: `},
+		{setup{batch: 37}, 1, ""},
+		{setup{batch: 37, dropLast: true}, 2, ""},
+		{setup{batch: 36, chunks: 2, balance: []int{1, 7}}, 2, "too few rows, 2, in an epoch's last batch: stage 1"},
+		{setup{batch: 36, chunks: 1}, 2, ""},
+	} {
+		s, closer := newRig(t, tt.setup)
+		s.Steps = tt.steps
+		before := sumOf(s.model)
+		r, err := s.Run(context.Background())
+		if tt.want == "" {
+			if err != nil || r.Step != tt.steps {
+				t.Errorf("%+v: %+v, %v", tt.setup, r, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), tt.want) || r.Step != 0 ||
+			strings.Contains(err.Error(), "larger micro-batches") || sumOf(s.model) != before {
+			t.Errorf("%+v: %+v, %v", tt.setup, r, err)
+		}
+		closer()
 	}
 }

@@ -24,17 +24,16 @@ import (
 // PlanConfig describes the training to plan, and the devices.
 type PlanConfig struct {
 	Batch   int   // samples of a step
-	Chunks  []int // candidate numbers of micro-batches; they divide Batch
+	Chunks  []int // candidate numbers of micro-batches; they divide Batch; nil is 1, 2, 4, 8 and 16
 	Threads []int // candidate numbers of threads of a device
 	Stages  int   // devices of the pipeline; 0 is any number
 	Wishes  plan.Options
 	Machine plan.Machine // not used with Devices
 	Devices []PlanDevice // of this process; nil is the CPU devices of Machine
-	Links   []plan.Link  // between Devices
 
-	Pipe      pipe.Config // only Seed, Autocast and DeferredBatchNorm are used
-	Optimizer func() (optim.Optimizer, error)
-	Slots     int // tensors that the optimizer keeps for each parameter
+	Pipe      pipe.Config  // only Seed, Autocast and DeferredBatchNorm are used
+	Optimizer string       // the name, for optim.New
+	Update    optim.Config // without its LR
 	Loss      nn.Loss
 	Repeats   int                  // see profile.Config
 	AtWork    int                  // devices of this machine that work at once; 0 is one
@@ -101,8 +100,24 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 	}
 	p := &modelPlanner{PlanConfig: c, make: make, samples: samples, model: model,
 		profiles: map[[2]int]*profile.Profile{}}
+	p.Update.LR = 1 // any valid one
+	if p.Wishes.State, err = optim.Slots(p.Optimizer, p.Update); err != nil {
+		return nil, err
+	}
+	for n := 1; n <= min(p.Batch, 16) && c.Chunks == nil; n *= 2 {
+		if p.Batch%n == 0 {
+			p.Chunks = append(p.Chunks, n)
+		}
+	}
 	if c.Devices != nil {
-		p.Machine = plan.Machine{Links: c.Links}
+		p.Machine = plan.Machine{}
+	}
+	if len(c.Devices) > 1 && c.Devices[0].Kind != torch.KindCPU {
+		slowest, err := measureCopies(c.Devices)
+		if err != nil {
+			return nil, fmt.Errorf("train: measuring the links between devices: %w", err)
+		}
+		p.Machine.Links = []plan.Link{slowest}
 	}
 	for _, d := range c.Devices {
 		free := d.Free // the least free memory of its kind
@@ -114,7 +129,7 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 		p.Machine.Devices = append(p.Machine.Devices,
 			plan.Device{Name: d.String(), Bytes: free, Threads: slices.Max(c.Threads)})
 	}
-	p.Wishes.Batch, p.Wishes.Devices, p.Wishes.State = c.Batch, c.Stages, c.Slots
+	p.Wishes.Batch, p.Wishes.Devices = c.Batch, c.Stages
 	if err = p.check(); err == nil {
 		err = p.measure(ctx)
 	}
@@ -137,7 +152,7 @@ func (p *modelPlanner) check() error {
 	need := int64(0)
 	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
 		if need += s.Bytes(); s.Trainable() {
-			need += int64(1+p.Slots) * s.Bytes()
+			need += int64(1+p.Wishes.State) * s.Bytes()
 		}
 	}
 	limit := p.Machine.Largest(p.Wishes.Limit)
@@ -395,7 +410,7 @@ func (p *modelPlanner) planStep(ctx context.Context, best *plan.Candidate) (err 
 	for _, w := range workers {
 		config.Devices = append(config.Devices, devices[w])
 	}
-	if config.Optimizer, err = p.Optimizer(); err != nil {
+	if config.Optimizer, err = optim.New(p.Optimizer, p.Update); err != nil {
 		return err
 	}
 	defer config.Optimizer.Close()

@@ -15,7 +15,8 @@ import (
 
 // Recipe records how a run is trained. A run that resumes a checkpoint needs the same recipe to get the
 // weights of an uninterrupted run. It may change the optimizer's setting "lr" ("LR" of an optim.Config),
-// LRSchedule's setting "schedule-steps", Steps, Epochs and SaveEvery; Checkpoint.Changes lists them.
+// LRSchedule's setting "schedule-steps", Steps, Epochs, SaveEvery and DropLast; Checkpoint.Changes lists
+// them. What identifies data is its content and order, so the path of a tokenizer is not compared.
 type Recipe struct {
 	Model             Choice         `json:"model"`
 	Data              Choice         `json:"data"`
@@ -37,7 +38,8 @@ type Recipe struct {
 	Balance   []int  `json:"balance,omitempty"` // layers of each stage
 	Plan      string `json:"plan,omitempty"`    // in the caller's format
 
-	Steps     int64 `json:"steps"` // Loop.Steps
+	DropLast  bool  `json:"drop_last,omitempty"` // data.LoaderConfig.DropLast
+	Steps     int64 `json:"steps"`               // Loop.Steps
 	Epochs    int   `json:"epochs"`
 	SaveEvery int64 `json:"save_every"` // steps between checkpoints; 0 is none
 
@@ -73,7 +75,7 @@ func (e *MismatchError) Error() string {
 // refused reports whether a resumed run may not make the change.
 func (c Change) refused() bool {
 	return !slices.Contains([]string{"optimizer.settings.lr", "optimizer.settings.LR",
-		"schedule.settings.schedule-steps", "steps", "epochs", "save_every"}, c.Field)
+		"schedule.settings.schedule-steps", "steps", "epochs", "save_every", "drop_last"}, c.Field)
 }
 
 // recipeChanges lists the compared fields that differ in another recipe, sorted by name.
@@ -86,7 +88,7 @@ func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
 	return slices.DeleteFunc(changes("", saved, given), func(d Change) bool {
 		top, _, _ := strings.Cut(d.Field, ".")
 		return slices.Contains([]string{"threads", "replicas", "processes", "balance", "plan", "kernels",
-			"samples"}, top)
+			"samples"}, top) || d.Field == "data.settings.chosen.tokenizer"
 	}), nil
 }
 

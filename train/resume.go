@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,9 +32,25 @@ type Checkpoint struct {
 	group *group.Group
 }
 
-// OpenCheckpoint reads the index of the checkpoint in the directory at path, for one process. It does
-// not check the files with tensors; see Damage. If the index is damaged the error is *DamagedError.
+// OpenCheckpoint reads the index of a checkpoint, or of the newest one in a run's directory, for one
+// process. It does not check the files with tensors; see Damage. The error is ErrNoCheckpoint if there is
+// none, and *DamagedError if the index is damaged.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
+	if _, err := os.Lstat(filepath.Join(path, stateFile)); err == nil {
+		return openCheckpoint(path)
+	}
+	store := Store{Dir: path}
+	steps, err := store.Steps()
+	if err == nil && len(steps) == 0 {
+		err = fmt.Errorf("train: %w in %s", ErrNoCheckpoint, path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return openCheckpoint(store.Path(slices.Max(steps)))
+}
+
+func openCheckpoint(path string) (*Checkpoint, error) {
 	content, err := disk.Read(filepath.Join(path, stateFile), disk.MaxJSON)
 	if err != nil {
 		return nil, &DamagedError{path, err}
@@ -74,7 +91,7 @@ func (s Store) Latest() (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := OpenCheckpoint(s.Path(newest))
+	c, err := openCheckpoint(s.Path(newest))
 	if err == nil && c.Step != newest {
 		err = &DamagedError{c.Path, fmt.Errorf("%s is of step %d", stateFile, c.Step)}
 	}

@@ -43,8 +43,10 @@ type Progress struct {
 	Step     int64         `json:"step"`     // steps taken, including those before a resume
 	Position data.Position `json:"position"` // of the next batch
 	// Best is the best validation, nil before the first. Store keeps its checkpoint.
-	Best   *Best         `json:"best,omitempty"`
-	Scaler *optim.Scaler `json:"scaler,omitempty"` // a copy of Loop.Scaler; may be nil
+	Best *Best `json:"best,omitempty"`
+	// Copies of the Loop's; may be nil.
+	Scaler  *optim.Scaler  `json:"scaler,omitempty"`
+	Plateau *optim.Plateau `json:"plateau,omitempty"`
 }
 
 // Contents is the index of a checkpoint: the content of state.json.

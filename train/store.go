@@ -45,7 +45,7 @@ type Store struct {
 	faultHook func(operation, path string) error // for tests: fails an operation on a file
 }
 
-// ErrNoCheckpoint is the error of Latest for a directory without checkpoints.
+// ErrNoCheckpoint is the error of Latest and OpenCheckpoint for a directory without checkpoints.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
 // ErrLocked is the error of Lock for a directory that another run uses.

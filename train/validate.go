@@ -71,6 +71,9 @@ func (l *Loop) validate(ctx context.Context, next data.Position) error {
 			b.Since++
 		}
 	}
+	if l.Plateau != nil && !partial {
+		l.Plateau.Observe(*e.Loss)
+	}
 	b.Last = l.Step
 	l.Best = &b
 	return nil

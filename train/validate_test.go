@@ -10,6 +10,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/must"
+	"penstock.example/optim"
 	"penstock.example/train"
 )
 
@@ -213,5 +214,30 @@ func TestValidationAtTheEnd(t *testing.T) {
 	s.run(t)
 	if s.Best.Since != 1 {
 		t.Errorf("%d epochs without a better validation; want 1, as the second is partial", s.Best.Since)
+	}
+}
+
+// A loss that does not fall lowers the rate, also in a run that is resumed between the losses.
+func TestPlateau(t *testing.T) {
+	check(t)
+	store := train.Store{Dir: t.TempDir(), Keep: 1}
+	var rates []float64
+	run := func(start train.Progress, epochs int) {
+		s, closer := newRig(t, setup{start: start})
+		defer closer()
+		var said strings.Builder
+		validating(t, s, store, &said)
+		s.Best, s.Epochs, s.LRSchedule = start.Best, epochs, func(int) float64 { return 0.4 }
+		if s.Plateau = start.Plateau; s.Plateau == nil {
+			s.Plateau = &optim.Plateau{Patience: 1, Factor: 0.5, Best: -1} // no loss is lower
+		}
+		s.OnStep = []train.Hook{func(i train.StepInfo) error { rates = append(rates, i.LR); return nil }}
+		s.run(t)
+	}
+	run(train.Progress{}, 1)
+	saved := latest(t, store)
+	run(saved.Progress, 3)
+	if got := fmt.Sprint(rates[4], rates[9], rates[10]); got != "0.4 0.4 0.2" || saved.Plateau.Bad != 1 {
+		t.Errorf("the rates are %s, %+v after one epoch", got, saved.Plateau)
 	}
 }

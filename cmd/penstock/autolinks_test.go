@@ -3,33 +3,12 @@ package main
 import (
 	"io"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/spf13/pflag"
 
-	"penstock.example/group"
 	"penstock.example/plan"
 )
-
-// All members measure the same links, each of which takes time.
-func TestLinksAreMeasured(t *testing.T) {
-	members := group.Local(3)
-	links, errs := make([]plan.Link, len(members)), make([]error, len(members))
-	var all sync.WaitGroup
-	for i, g := range members {
-		all.Go(func() { links[i], errs[i] = measureLinks(t.Context(), g) })
-	}
-	all.Wait()
-	for i, l := range links {
-		if errs[i] != nil || l != links[0] || l.Latency <= 0 || l.Bandwidth <= 0 {
-			t.Errorf("rank %d: %+v, %v", i, l, errs[i])
-		}
-		if err := members[i].Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
 
 // What links take counts in the plan of a model: here a second from device to device, for a step's
 // forward and backward.
@@ -55,7 +34,7 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if step := found.Best.Step.Seconds(); step < 2 || step > 3 ||
-		!slices.Equal(found.Best.Devices, []string{"process 0/0", "process 0/1", "process 1"}) {
+		!slices.Equal(found.Best.Devices, []string{"process 0:0", "process 0:1", "process 1"}) {
 		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second",
 			step, found.Best.Devices)
 	}

@@ -17,6 +17,7 @@ import (
 	"penstock.example/internal/system"
 	"penstock.example/plan"
 	"penstock.example/schedule"
+	"penstock.example/train"
 )
 
 // With --plan auto a run plans itself after its processes have met and its checkpoint has been found. Rank 0
@@ -61,8 +62,8 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
 	}
-	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas"} {
-		if s.Changed(name) {
+	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas", "threads"} {
+		if s.Changed(name) && (name != "threads" || o.allThreads) {
 			return badUsage("--%s %s: --plan auto decides it; leave it out", name, s.Lookup(name).Value)
 		}
 	}
@@ -112,7 +113,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 		}
 		var between plan.Link
 		if j.world.Processes > 1 {
-			if between, err = measureLinks(ctx, j.group); err != nil {
+			if between, err = train.MeasureLinks(ctx, j.group); err != nil {
 				return err
 			}
 			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",
@@ -194,7 +195,7 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	}
 	f := planFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, busyDevices: busy,
+		deferredBatchNorm: j.config.DeferredBatchNorm, busyDevices: busy, numerics: j.numerics,
 		measureFlags: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName,
 			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
 	f.threadCounts = f.threadsToTry(w.Cores * w.Processes)

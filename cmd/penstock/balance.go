@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -65,6 +63,9 @@ state, and activations.`,
 		if f.modelName != "" {
 			return f.cutModel(cmd)
 		}
+		if err := onlyFlags(cmd, "--costs", "costs", "stages"); err != nil {
+			return r, err
+		}
 		var layers []plan.Layer
 		for _, x := range f.costs {
 			layers = append(layers, plan.Layer{Forward: x})
@@ -73,7 +74,7 @@ state, and activations.`,
 		if err != nil {
 			return r, badUsage("--costs: %s", message(err))
 		}
-		return balanceResult(counts, totals(stages), nil, ""), nil
+		return balanceResult(counts, stages, nil, ""), nil
 	})
 }
 
@@ -120,39 +121,32 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 	}
 	if f.by == "size" {
 		counts, stages, err := train.CutBySize(measured, policies, chunks, slots)
-		if err != nil {
-			return r, err
-		}
-		return balanceResult(counts, totals(stages), measured.Layers, "bytes"), nil
+		return balanceResult(counts, stages, measured.Layers, "bytes"), err
 	}
 	counts, stages, err := train.CutByTime(measured, policies, chunks)
-	if err != nil {
-		return r, err
-	}
-	return balanceResult(counts, totals(stages), measured.Layers, "s"), nil
-}
-
-func totals[N int64 | float64, S interface{ Total() N }](stages []S) (costs []float64) {
-	for _, s := range stages {
-		costs = append(costs, float64(s.Total()))
-	}
-	return costs
+	return balanceResult(counts, stages, measured.Layers, "s"), err
 }
 
 // balanceResult presents a cut with the cost of each stage. layers is nil for --costs.
-func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit string) result {
-	line := balanceLine{Balance: counts, Unit: unit, Bottleneck: slices.Max(costs)}
+func balanceResult[N int64 | float64, S interface{ Total() N }](counts []int, stages []S,
+	layers []plan.Layer, unit string) result {
+	line := balanceLine{Balance: counts, Unit: unit}
 	at := 0
-	for i, n := range counts {
-		stage := balanceCost{Cost: costs[i]}
+	for i, s := range stages {
+		stage := balanceCost{Cost: float64(s.Total())}
 		if layers != nil {
-			stage.First, stage.Last = layers[at].Name, layers[at+n-1].Name
+			stage.First, stage.Last = layers[at].Name, layers[at+counts[i]-1].Name
 		}
-		line.Stages, at = append(line.Stages, stage), at+n
+		line.Stages, at = append(line.Stages, stage), at+counts[i]
+		line.Bottleneck = max(line.Bottleneck, stage.Cost)
 	}
 	return result{line: line, text: func(w io.Writer) {
 		fmt.Fprintf(w, "--balance %s\n\n", joined(counts))
-		row(w, "STAGE", "LAYERS", "FROM", "TO", "COST", "OF BOTTLENECK")
+		columns := 6
+		if layers == nil { // without names
+			columns = 4
+		}
+		row(w, []any{"STAGE", "LAYERS", "COST", "OF BOTTLENECK", "FROM", "TO"}[:columns]...)
 		for i, s := range line.Stages {
 			cost := fmt.Sprint(s.Cost)
 			switch unit {
@@ -161,17 +155,17 @@ func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit stri
 			case "bytes":
 				cost = formatBytes(int64(s.Cost))
 			}
-			row(w, i, counts[i], s.First, s.Last, cost,
-				fmt.Sprintf("%.0f %%", percentOf(s.Cost, line.Bottleneck)))
+			share := fmt.Sprintf("%.0f %%", percentOf(s.Cost, line.Bottleneck))
+			row(w, []any{i, counts[i], cost, share, s.First, s.Last}[:columns]...)
 		}
 	}}
 }
 
-// cost reads the cost of a layer.
+// cost reads the cost of a layer. Its bound keeps sums finite.
 func cost(word string) (float64, error) {
 	x, err := strconv.ParseFloat(word, 64)
-	if err != nil || !(x >= 0) || math.IsInf(x, 0) {
-		return 0, errors.New("want finite numbers that are not negative, like 3,1,2.5")
+	if err != nil || !(x >= 0 && x <= 1e100) {
+		return 0, errors.New("want numbers from 0 to 1e100, like 3,1,2.5")
 	}
 	return x, nil
 }

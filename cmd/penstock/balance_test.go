@@ -22,6 +22,15 @@ func TestBalanceOfCosts(t *testing.T) {
 	}
 }
 
+// Costs have no names, so there are no columns for them.
+func TestBalanceOfCostsHasNoNames(t *testing.T) {
+	text := must(t, "balance", "--costs", "1,2", "--stages", "2").stdout
+	want := "--balance 1,1\n\nSTAGE  LAYERS  COST  OF BOTTLENECK\n0      1       1     50 %\n"
+	if !strings.HasPrefix(text, want) {
+		t.Errorf("%s\nwant\n%s", text, want)
+	}
+}
+
 // decode reads one line of JSON strictly.
 func decode(t *testing.T, stdout string, into any) {
 	t.Helper()

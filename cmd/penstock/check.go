@@ -78,13 +78,19 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	return o.modelFlags.check(s)
 }
 
-// checkPairs refuses flags that need another flag.
+// checkPairs refuses flags that have no effect without another.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
+	several, rate := o.processCount() > 1, o.lrSchedule.name
 	err := cmp.Or(
 		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+		checkPair(s, o.resume || o.autoresume, "--resume", "changed-data"),
 		checkPair(s, o.validate != "", "--validate", "patience"),
-		checkPair(s, o.lrSchedule != "constant", "--lr-schedule cosine or step", "schedule-steps"),
-		checkPair(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"))
+		checkPair(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
+		checkPair(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
+		checkPair(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"),
+		checkPair(s, s.Changed("processes"), "--processes", "rank"),
+		checkPair(s, several, "several processes", "rendezvous", "join-timeout", "silence"),
+		o.numerics.check(s, slices.Concat(o.named, o.config.Devices)))
 	if err != nil {
 		return err
 	}
@@ -98,13 +104,21 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-// checkPair refuses these flags if the needed flag is not given.
+// checkPair refuses these flags if what they need is not given.
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
-		if s.Changed(name) && !given {
-			value := strings.Trim(s.Lookup(name).Value.String(), "[]")
-			return badUsage("--%s %s: it needs %s", name, value, needed)
+		if given || !s.Changed(name) {
+			continue
 		}
+		f := s.Lookup(name)
+		value := strings.Trim(f.Value.String(), "[]")
+		if f.Value.Type() == "bool" && value == f.DefValue {
+			continue
+		}
+		if value == "true" {
+			value = ""
+		}
+		return badUsage("--%s has no effect without %s", strings.TrimSpace(name+" "+value), needed)
 	}
 	return nil
 }
@@ -158,6 +172,12 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 		o.update.LR = cmp.Or(map[string]float64{"sgd": 0.1, "rmsprop": 0.01}[o.optimizerName], 0.001)
 	}
 	o.update.Momentum = momentumOf(s, o.optimizerName, o.update.Momentum)
+	if o.optimizerName == "adamw" && !s.Changed("weight-decay") {
+		o.update.WeightDecay = 0.01
+	}
+	if n := copy(o.update.Betas[:], o.betas); o.betas != nil && (n != 2 || len(o.betas) != 2) {
+		return badUsage("--betas %s: want two numbers, such as 0.9,0.999", joined(o.betas))
+	}
 	for _, text := range o.groups {
 		g, err := readGroup(text)
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,10 +21,8 @@ func newCheckpoint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoint",
 		Short: "Look at checkpoints and check them",
-		Long: `Look at the checkpoints of penstock train --out. A checkpoint is a directory such as
-step-000200. model.safetensors has parameters and buffers, optimizer.safetensors the
-optimizer's state, state.json the step, the recipe, and hashes of the files. Of several
-processes each writes its own layers, to files such as model-00002-of-00004.safetensors.`,
+		Long: `Look at the checkpoints of penstock train --out: directories such as step-000200, with
+model.safetensors, optimizer.safetensors, and the step, recipe and hashes in state.json.`,
 		Example: `  penstock checkpoint inspect out/fashion
   penstock checkpoint verify out/fashion/step-000200`,
 		Args: noArguments,
@@ -38,25 +35,17 @@ processes each writes its own layers, to files such as model-00002-of-00004.safe
 // findCheckpoint opens a checkpoint, or the newest one in the directory of a run. With best it opens the
 // checkpoint of the run that has the lowest validation loss.
 func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
-	store := train.Store{Dir: filepath.Dir(dir)}
-	if _, err := os.Lstat(filepath.Join(dir, "state.json")); err != nil {
-		store.Dir = dir
-		steps, err := store.Steps()
-		switch {
-		case err != nil:
-			return nil, wrongInput(err)
-		case len(steps) == 0:
-			return nil, badUsage("%s: no checkpoint there; want one, or the directory of --out", dir)
-		}
-		dir = store.Path(slices.Max(steps))
-	}
-	if c, err = train.OpenCheckpoint(dir); err != nil || !best {
-		return c, err
-	}
-	if c.Best == nil {
+	switch c, err = train.OpenCheckpoint(dir); {
+	case errors.As(err, new(*train.DamagedError)):
+		return nil, err
+	case err != nil:
+		return nil, &usageError{err}
+	case best && c.Best == nil:
 		return nil, badUsage("--best: there was no validation up to %s; want a run with --validate", c.Path)
+	case best:
+		return train.OpenCheckpoint(train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step))
 	}
-	return train.OpenCheckpoint(store.Path(c.Best.Step))
+	return c, nil
 }
 
 const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out for its newest one."
@@ -143,12 +132,8 @@ func newExport() *cobra.Command {
 		Use:   "export DIR --out FILE.safetensors",
 		Short: "Write a trained model to a file for PyTorch",
 		Long: `Write the parameters and buffers of a trained model to a safetensors file for PyTorch,
-by their names in torchvision, and for gpt2 in Hugging Face's library:
-
-  weights = safetensors.torch.load_file("model.safetensors")
-  torchvision.models.resnet18().load_state_dict(weights)
-
-The checkpoint is checked first. If it is damaged, nothing is written.
+by their names in torchvision, and for gpt2 in Hugging Face's library. The checkpoint is
+checked first. If it is damaged, nothing is written.
 
 ` + whichCheckpoint,
 		Example: `  penstock export out/pets --best --dtype float16 --out pets.safetensors`,

@@ -3,8 +3,12 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,11 +39,35 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 
 // readConfig sets flags from the file of --config, unless the command line sets them.
 func readConfig(cmd *cobra.Command) error {
-	s := cmd.Flags()
-	file := s.Lookup("config").Value.String()
+	file := cmd.Flags().Lookup("config").Value.String()
 	if file == "" {
 		return nil
 	}
+	return setFromFile(cmd, file)
+}
+
+// together are flags of which saved ones count only if none of them is given.
+var together = [][]string{{"steps", "epochs"},
+	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
+
+// readSaved sets flags from the file that a run has left in the directory of --out.
+func readSaved(cmd *cobra.Command, out string) error {
+	file := filepath.Join(out, configName)
+	if _, err := os.Stat(file); out == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var without []string
+	for _, group := range together {
+		if slices.ContainsFunc(group, cmd.Flags().Changed) {
+			without = append(without, group...)
+		}
+	}
+	return setFromFile(cmd, file, without...)
+}
+
+// setFromFile sets the flags in a file that are not given.
+func setFromFile(cmd *cobra.Command, file string, without ...string) error {
+	s := cmd.Flags()
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
 		err = toml.Unmarshal(text, &settings)
 		return settings, err
@@ -51,6 +79,9 @@ func readConfig(cmd *cobra.Command) error {
 		if s.Lookup(name) == nil || slices.Contains(neverInFiles, name) {
 			return badUsage("--config %s: %s is no flag there; want flags of %s, without --", file, name,
 				cmd.CommandPath())
+		}
+		if slices.Contains(without, name) {
+			continue
 		}
 		if err := setFlag(s, name, settings[name]); err != nil {
 			return badUsage("--config %s: %w", file, flagError(cmd, err))

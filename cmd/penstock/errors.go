@@ -56,7 +56,9 @@ func overLimit(err error) error {
 // flagOfField maps fields of configurations to flags, if the names differ.
 var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
-	"Groups": "group",
+	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
+	"MinLR": "lr-schedule", "Rise": "lr-schedule", "DivFactor": "lr-schedule", "FinalDivFactor": "lr-schedule",
+	"Gamma": "lr-schedule", "StepSize": "lr-schedule",
 }
 
 // flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
@@ -111,7 +113,12 @@ func withRemedy(err error) error {
 		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
 			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
 	case errors.As(err, &mismatch):
-		return fmt.Errorf("%w; resume with the saved flags and data, or start anew with another --out", err)
+		changed := ""
+		if strings.HasPrefix(mismatch.Field, "data.settings.") {
+			changed = ", accept the change with --changed-data"
+		}
+		return fmt.Errorf("%w; resume with the saved flags and data%s, or start anew with another --out", err,
+			changed)
 	case errors.As(err, &damaged):
 		return fmt.Errorf("%w; remove %s to go on from an earlier checkpoint, or start with another "+
 			"--out", err, damaged.Path)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
+	"penstock.example/group"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
 )
@@ -33,8 +35,8 @@ func newEval() *cobra.Command {
 DIR is a checkpoint, or the directory of penstock train --out for its newest checkpoint.
 
 Flags that are left out are as in the run. The result is then the run's to the bit,
-whatever the stages, devices and memory limit. With --data, the other flags of the data
-are not taken from the run.`,
+whatever the stages, devices, processes and memory limit. With --data, the other flags of
+the data are not taken from the run. penstock launch starts several processes.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
@@ -47,6 +49,16 @@ are not taken from the run.`,
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
+		g, err := joinEval(cmd)
+		if err != nil {
+			return r, err
+		}
+		if f.config.Group = g; g != nil {
+			if !cmd.Flags().Changed("stages") {
+				f.stages = g.Size()
+			}
+			defer func() { failGroup(g, err); err = errors.Join(err, g.Close()) }()
+		}
 		var set data.Dataset
 		t, err := f.open(cmd, args[0], func(t *trained) error {
 			sets, err := openData(cmd, t, &of)
@@ -69,7 +81,7 @@ are not taken from the run.`,
 			if set == nil {
 				return badUsage("--part validation: the run held nothing out; want another part")
 			}
-			return checkTrained(set.Info(), t.recipe.Samples)
+			return nil
 		})
 		if err != nil {
 			return r, err
@@ -94,6 +106,19 @@ are not taken from the run.`,
 			}
 		}}, nil
 	})
+}
+
+// joinEval meets the other processes that a launcher has started; nil is none. Rank 0 speaks for all.
+func joinEval(cmd *cobra.Command) (*group.Group, error) {
+	member, err := groupFlags{}.config(cmd.Flags(), os.Getenv)
+	if err != nil || member.Size < 2 {
+		return nil, err
+	}
+	if member.Rank > 0 {
+		cmd.SetOut(io.Discard)
+		cmd.SetErr(io.Discard)
+	}
+	return group.Join(cmd.Context(), member)
 }
 
 // evalLine is the JSON of penstock eval.
@@ -129,29 +154,6 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 	}
 	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
 	return of.open()
-}
-
-// checkTrained refuses samples of another form than the model was trained on. If was is nil, the form is
-// unknown.
-func checkTrained(is data.Info, was *data.Info) error {
-	if was == nil {
-		return nil
-	}
-	form := func(i data.Info) string {
-		out := fmt.Sprintf("inputs %v %v and outputs %d for %s", i.Input.Kind, i.Input.Shape, i.Outputs(),
-			i.Task())
-		if i.Task() == data.NextToken && i.Source == data.Uint8 {
-			out += " of bytes"
-		}
-		if is.ClassNames != nil && was.ClassNames != nil {
-			out += fmt.Sprint(" of the classes ", i.ClassNames)
-		}
-		return out
-	}
-	if is, was := form(is), form(*was); is != was {
-		return fmt.Errorf("the data have %s, and the model was trained with %s", is, was)
-	}
-	return nil
 }
 
 func newPredict() *cobra.Command {

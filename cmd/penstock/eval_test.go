@@ -49,6 +49,11 @@ func TestEval(t *testing.T) {
 			t.Errorf("%s: %+v; want %+v", args, got.Evaluation, want.Evaluation)
 		}
 	}
+	several := spawned(t, nil, launched(2, "eval", out, "--format", "json")...)
+	var got evalLine
+	if decode(t, several.stdout, &got); *got.Accuracy != *want.Accuracy || *got.Loss != *want.Loss {
+		t.Errorf("in two processes: %+v; want %+v", got.Evaluation, want.Evaluation)
+	}
 	text := must(t, "eval", out, "--data", "synthetic", "--data-set", "seed=5,test=10").stdout
 	if !regexp.MustCompile(`^.*/step-000003, mlp after step 3: 10 samples of synthetic \(test\)\n` +
 		`loss      \d.*\naccuracy  \d+\.\d\d %\n$`).MatchString(text) {

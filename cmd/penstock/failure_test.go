@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"penstock.example/internal/proctest"
@@ -60,7 +61,7 @@ func TestClosedStdout(t *testing.T) {
 	}
 }
 
-// TestFullStdout: the same for a disk that is full.
+// TestFullStdout: the same for a disk that is full. The saved steps have their numbers and tests.
 func TestFullStdout(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -71,11 +72,16 @@ func TestFullStdout(t *testing.T) {
 	for format, want := range map[string]string{"json": "step 1 is saved in ",
 		"text": "step 3 is saved in "} {
 		var stderr strings.Builder
-		code := run(t.Context(), with(small, "--steps", "3", "--out", t.TempDir(), "--format", format),
-			full, &stderr)
+		out := t.TempDir()
+		code := run(t.Context(), with(small, "--steps", "3", "--out", out, "--test-every", "1", "--format",
+			format), full, &stderr)
 		if code != 1 || !strings.Contains(stderr.String(), "no space left") ||
 			!strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: exit code %d, stderr:\n%s", format, code, &stderr)
+		}
+		h := history(t, out)
+		if got := fmt.Sprintf("step %d is saved in ", len(h.Steps)); got != want || len(h.Tests) != len(h.Steps) {
+			t.Errorf("%s: %d steps and %d tests in the metrics; %s", format, len(h.Steps), len(h.Tests), want)
 		}
 	}
 }
@@ -129,6 +135,30 @@ func TestFailureToSave(t *testing.T) {
 	r := command(t, with(small, "--steps", "4", "--out", out, "--resume")...)
 	if r.code != 1 || strings.Count(r.stderr, "saving ") != 1 ||
 		!strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2"+goOn+"\n") {
+		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
+	}
+}
+
+// TestNoFilesLeft: the newest checkpoint is named, also if no file can be opened.
+func TestNoFilesLeft(t *testing.T) {
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { afterStep = nil })
+	afterStep = func(s train.StepInfo) error {
+		if s.Step < 3 {
+			return nil
+		}
+		return errors.Join(errors.New("broken"),
+			syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: before.Max}))
+	}
+	out := t.TempDir()
+	r := command(t, with(small, "--steps", "4", "--save-every", "2", "--out", out)...)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if r.code != 1 || !strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2"+goOn+"\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
 }

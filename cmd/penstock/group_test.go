@@ -50,10 +50,8 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 			group.Config{Rank: 3, Size: 4, Address: "[::1]:7", Token: "secret"}, 4},
 		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"},
 			group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
-		{nil, []string{"--rank", "0", "--processes", "1", "--join-timeout", "90s"},
-			group.Config{Size: 1, Timeout: 90 * time.Second}, 1},
-		{nil, []string{"--rank", "0", "--processes", "1", "--silence", "10s"},
-			group.Config{Size: 1, Silence: 10 * time.Second}, 1},
+		{threeOf4, []string{"--join-timeout", "90s", "--silence", "10s"}, group.Config{Rank: 3, Size: 4,
+			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second, Silence: 10 * time.Second}, 4},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {

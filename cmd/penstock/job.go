@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ type job struct {
 	model          *nn.Sequential
 	recipe         train.Recipe
 	schedule       optim.Schedule    // of the learning rate
+	batches        int               // in an epoch
 	last           int64             // last step
 	from           *train.Checkpoint // the checkpoint to resume; nil is none
 	pipe           *pipe.Pipe
@@ -40,8 +42,10 @@ type job struct {
 	peaks          highest
 	recorded       int64 // recorded step; 0 is none
 	measures       measures
-	dashboard      dashboard
+	listener       net.Listener // of the dashboard; nil is none
+	live           *report.Live // serves it, and is closed with measures; nil before it is open
 	page           *report.Run  // of the recorded step; nil before it
+	saved          int64        // step of the newest checkpoint in --out; 0 is none
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes end here, so none needs to be told
 	timingWarned   bool         // of uncertain times
@@ -74,7 +78,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			return open.run(ctx, p)
 		}()
 		if err != nil {
-			j.failGroup(err)
+			failGroup(j.group, err)
 			err = errors.Join(withRemedy(overLimit(inFlags(j.flags, err))), j.close())
 			if missing != nil && j.out != "" {
 				os.Remove(j.out) // if nothing is in it
@@ -103,7 +107,10 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.close(), j.dashboard.close())
+	err = errors.Join(err, j.measures.close())
+	if j.listener != nil && j.live == nil {
+		err = errors.Join(err, j.listener.Close())
+	}
 	if j.unlock != nil {
 		err = errors.Join(err, j.unlock())
 	}
@@ -145,6 +152,12 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	}
 	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum,
 		"nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay}
+	if j.betas != nil {
+		optimizer["betas"] = j.betas
+	}
+	if j.update.Eps != 0 {
+		optimizer["eps"] = j.update.Eps
+	}
 	if len(j.groups) > 0 {
 		optimizer["group"] = j.groups
 	}
@@ -155,7 +168,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
 		Threads: j.config.Threads, Replicas: j.config.Replicas, Autocast: j.config.Autocast,
 		DeferredBatchNorm: j.config.DeferredBatchNorm, TrainOnly: j.weights.trainOnly,
-		Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, Samples: &info,
+		Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, DropLast: j.dropLast, Samples: &info,
 	}
 	if j.accumulate > 1 {
 		j.recipe.Accumulate = j.accumulate
@@ -198,20 +211,32 @@ func splitValidation(training data.Dataset, validate string, seed uint64) (kept,
 
 // planSteps finds the last step and the learning rate's schedule up to it.
 func (j *job) planSteps(context.Context, io.Writer) (err error) {
-	batches := int64((j.training.Len() + j.batch - 1) / j.batch) // an epoch's last batch may be short
-	updates := (batches + int64(j.accumulate) - 1) / int64(j.accumulate)
+	j.batches = (j.training.Len() + j.batch - 1) / j.batch // an epoch's last batch may be short
+	if j.dropLast {
+		j.batches = j.training.Len() / j.batch
+	}
+	updates := int64((j.batches + j.accumulate - 1) / j.accumulate)
 	j.last = j.steps
 	if all := int64(j.epochs) * updates; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
 		j.last = all
 	}
-	config := optim.ScheduleConfig{LR: j.update.LR, WarmupSteps: j.warmup}
+	name, config := j.lrSchedule.name, j.lrSchedule.config
+	config.LR, config.WarmupSteps = j.update.LR, j.warmup
 	settings := map[string]any{"warmup": j.warmup}
-	if j.lrSchedule != "constant" { // a constant schedule has no length
+	if j.lrSchedule.options != "" {
+		settings["options"] = j.lrSchedule.options
+	}
+	switch name {
+	case "constant": // it has no length
+	case plateau:
+		name, j.loop.Plateau = "constant", &j.lrSchedule.plateau
+		j.loop.Plateau.Lowest /= j.update.LR
+	default:
 		config.TotalSteps = cmp.Or(j.scheduleSteps, int(j.last))
 		settings["schedule-steps"] = config.TotalSteps
 	}
-	j.recipe.LRSchedule = train.Choice{Name: j.lrSchedule, Settings: settings}
-	j.schedule, err = optim.NewSchedule(j.lrSchedule, config)
+	j.recipe.LRSchedule = train.Choice{Name: j.lrSchedule.name, Settings: settings}
+	j.schedule, err = optim.NewSchedule(name, config)
 	return err
 }
 
@@ -293,9 +318,10 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 // openLoop completes the loop.
 func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true,
-		Augment: j.data.Augment, Prefetch: 2}
+		Augment: j.data.Augment, DropLast: j.dropLast, Prefetch: 2}
 	if j.from != nil {
 		config.Start = j.from.Position
+		config.Start.Batch = min(config.Start.Batch, j.batches) // there may be fewer samples than before
 		if err := j.tellStart(stderr); err != nil {
 			return err
 		}
@@ -309,6 +335,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}
 	}
+	j.recorded = j.stepToRecord()
 	j.pipe.SetRecord(l.Step+1 == j.recorded)
 	l.OnStep = []train.Hook{j.recordStep}
 	if j.testEvery > 0 { // before saving, so that each saved step has its test

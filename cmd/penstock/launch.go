@@ -17,9 +17,10 @@ import (
 func newLaunch() *cobra.Command {
 	var processes, restarts int
 	cmd := &cobra.Command{
-		Use:   "launch --processes N [flags] -- train ...",
+		Use:   "launch --processes N [flags] -- train|eval ...",
 		Short: "Start the processes of a training run on this machine",
-		Long: `Start the processes of a training run on this machine, and end them together.
+		Long: `Start the processes of a training run, or of penstock eval, on this machine, and end them
+together.
 
 Each process gets its rank by the environment variables of torchrun, and a common
 secret in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to
@@ -35,9 +36,9 @@ On several machines, start penstock train by torchrun, srun, mpirun or Kubernete
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2
   penstock launch --processes 4 --restarts 3 -- train --plan plan.json --out out/gpt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || args[0] != "train" {
-				return badUsage("launch starts penstock train: want penstock launch --processes %d -- "+
-					"train ...", processes)
+			if len(args) == 0 || args[0] != "train" && args[0] != "eval" {
+				return badUsage("launch starts penstock train or eval: want penstock launch --processes %d "+
+					"-- train ...", processes)
 			}
 			return launchRun(cmd, processes, restarts, args)
 		},

@@ -180,7 +180,7 @@ func TestSafeLimitIsTold(t *testing.T) {
 			}
 		}
 		text := must(t, with(args, "--memory-limit", fmt.Sprint(slices.Max(done.SafeLimitBytes)))...)
-		if !regexp.MustCompile(`\nsafe limit     --memory-limit \d+ is enough, whichever stage runs ahead\n`).MatchString(text.stdout) {
+		if !regexp.MustCompile(`\nsafe limit     --memory-limit \d+ \(.* MiB\) is enough, whichever stage runs ahead\n`).MatchString(text.stdout) {
 			t.Errorf("%s: stdout:\n%s", row, text.stdout)
 		}
 	}

@@ -44,7 +44,7 @@ const (
 // run runs a command line and returns its exit code. Results go to stdout, all else to stderr. When ctx ends,
 // a training run finishes its step and saves.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out := &output{to: stdout}
+	out, args := &output{to: stdout}, joinAutocast(args)
 	root := newRoot(args)
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -103,7 +103,9 @@ Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
 		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	cobra.AddTemplateFunc("flagHelp", flagHelp)
+	root.SetUsageTemplate(strings.NewReplacer(".LocalFlags.FlagUsages", "flagHelp .LocalFlags").Replace(
+		root.UsageTemplate()))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(),

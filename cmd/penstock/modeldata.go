@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,11 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		return checkPair(s, false, "--data NAME", dataOnly...)
 	}
+	if err := cmp.Or(
+		checkPair(s, slices.Contains(windowed, f.dataName), "--data text or tokens", "window"),
+		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir")); err != nil {
+		return err
+	}
 	offered, err := data.Tasks(f.dataName)
 	wanted := tasks[f.info.Kind]
 	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
@@ -85,8 +91,10 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	case !slices.ContainsFunc(offered, fits):
 		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
 			wanted[0], f.dataName, offered[0])
-	case f.dataName != "synthetic" && f.dataName != "fashion-mnist" && f.dataDir == "":
-		return badUsage("--data %s needs --data-dir PATH of its files", f.dataName)
+	case f.dataDir == "":
+		if _, err := data.Files(f.dataName, "", f.data); err != nil {
+			return badUsage("--data-dir PATH is needed: %s", message(err))
+		}
 	}
 	if err := data.Set(f.dataName, &f.data, f.dataSettings); err != nil {
 		return badUsage("--data-set %s", message(err))
@@ -109,7 +117,7 @@ func (f *modelFlags) open() (sets datasets, err error) {
 // and the ones fitted to the samples. Its errors are usage errors.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
 	o, chosen = f.options, parseAssignments(f.settings)
-	shape, text, sized := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults.Size > 0
+	shape, text, has := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
 	type option struct {
 		name string
 		set  *int // value of --set; 0 is none
@@ -122,11 +130,15 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 			f.modelName, tasks[f.info.Kind][0], f.dataName, task)
 	case text:
 		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
-	case len(shape) != 3 || sized && shape[1] != shape[2]:
-		return o, nil, badUsage("--model %s reads images [channels size size], and --data %s has inputs %v; "+
-			"want another of the two", f.modelName, f.dataName, shape)
+	case len(shape) != len(f.info.Input) || has.Size > 0 && shape[1] != shape[2] ||
+		has.Channels == 0 && !slices.Equal(shape, f.info.Input):
+		return o, nil, badUsage("--model %s reads inputs such as %v, and --data %s has %v; want another of "+
+			"the two", f.modelName, f.info.Input, f.dataName, shape)
 	default:
-		if fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])}); sized {
+		if has.Channels > 0 {
+			fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])})
+		}
+		if has.Size > 0 {
 			fitted = append(fitted, option{"size", &o.Size, int(shape[1])})
 		}
 	}

@@ -62,9 +62,8 @@ type reporter struct {
 	bar            *progressbar.ProgressBar         // nil without a terminal
 	showEvaluation func(what string, done, all int) // without a bar
 	shown          time.Time                        // when progress was shown last
-	samples        int
 	peaks          highest
-	took           []time.Duration // by step
+	took, speed    []float64 // of steps: milliseconds, samples a second
 }
 
 func newReporter(stdout, stderr io.Writer, j *job) *reporter {
@@ -100,8 +99,8 @@ func (r *reporter) describe(text string) {
 }
 
 func (r *reporter) step(s train.StepInfo) error {
-	r.took = append(r.took, s.Duration)
-	r.samples += s.Samples
+	r.took = append(r.took, 1000*s.Duration.Seconds())
+	r.speed = append(r.speed, s.SamplesPerSecond)
 	r.peaks.add(s)
 	if r.lines != nil {
 		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
@@ -184,14 +183,15 @@ func (r *reporter) memory(bytes []int64) string {
 	return strings.Join(parts, "  ")
 }
 
+// median sorts the numbers.
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
 func (r *reporter) done(o doneLine) error {
-	var total time.Duration
-	for _, d := range r.took {
-		total += d
-	}
-	if n := len(r.took); n > 0 {
-		slices.Sort(r.took)
-		o.StepMedian = new((r.took[(n-1)/2] + r.took[n/2]).Seconds() / 2 * 1000)
+	if len(r.took) > 0 {
+		o.StepMedian = new(median(r.took))
 	}
 	if r.lines != nil {
 		return r.lines.Encode(o)
@@ -204,12 +204,13 @@ func (r *reporter) done(o doneLine) error {
 			fmt.Fprintf(w, "test accuracy\t%.2f %%\n", 100**o.TestAccuracy)
 		}
 		if o.StepMedian != nil {
-			fmt.Fprintf(w, "speed\t%.0f samples/s, %.3f ms a step (median)\npeak memory\t%s\n",
-				float64(r.samples)/total.Seconds(), *o.StepMedian, r.memory(r.peaks))
+			fmt.Fprintf(w, "speed\t%.0f samples/s, %.3f ms a step (medians)\npeak memory\t%s\n",
+				median(r.speed), *o.StepMedian, r.memory(r.peaks))
 		}
 		if o.SafeLimitBytes != nil {
-			fmt.Fprintf(w, "safe limit\t--memory-limit %d is enough, whichever stage runs ahead\n",
-				slices.Max(o.SafeLimitBytes))
+			n := slices.Max(o.SafeLimitBytes)
+			fmt.Fprintf(w, "safe limit\t--memory-limit %d (%s) is enough, whichever stage runs ahead\n", n,
+				formatBytes(n))
 		}
 		if o.PeakResidentBytes > 0 {
 			fmt.Fprintf(w, "process\t%s resident, at most %s\n", formatBytes(o.ResidentBytes),

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"penstock.example/internal/metrics"
@@ -124,20 +122,10 @@ func (j *job) validation() *train.Validation {
 		OnBatch: func(done, all int) { j.show.evaluating("validating", done, all) },
 		OnResult: func(r train.ValidationInfo) error {
 			j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
-			if err := j.show.validated(r); err != nil {
-				return err
-			}
-			return j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
+			err := j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
 				Validation: true}, r.Evaluation)
+			return cmp.Or(err, j.show.validated(r))
 		}}
-}
-
-// dashboard serves the page of the run while it goes on. Its zero value serves nothing.
-type dashboard struct {
-	listener net.Listener
-	live     *report.Live
-	server   *http.Server
-	serving  sync.WaitGroup
 }
 
 // listen opens the address of the dashboard before anything is read or measured.
@@ -145,15 +133,14 @@ func (j *job) listen(context.Context, io.Writer) (err error) {
 	if j.dashboardAt == "" || j.member.Rank > 0 {
 		return nil
 	}
-	if j.dashboard.listener, err = net.Listen("tcp", j.dashboardAt); err != nil {
+	if j.listener, err = net.Listen("tcp", j.dashboardAt); err != nil {
 		err = badUsage("--dashboard %s: %w", j.dashboardAt, err)
 	}
 	return err
 }
 
 func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
-	d := &j.dashboard
-	if d.listener == nil {
+	if j.listener == nil {
 		return nil
 	}
 	var past metrics.History
@@ -162,33 +149,14 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 			return err
 		}
 	}
-	if d.live, err = report.NewLive(j.describeRun(), past); err != nil {
+	if j.live, err = report.NewLive(j.describeRun(), past); err != nil {
 		return err
 	}
-	d.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
-	d.server = &http.Server{Handler: d.live, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
-	d.serving.Go(func() { d.server.Serve(d.listener) })
-	j.measures.writers = append(j.measures.writers, d.live)
-	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", d.listener.Addr())
+	j.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
+	j.live.Serve(j.listener)
+	j.measures.writers = append(j.measures.writers, j.live)
+	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", j.listener.Addr())
 	return err
-}
-
-// close gives open pages two seconds to load how the run ended.
-func (d *dashboard) close() error {
-	switch {
-	case d.listener == nil:
-		return nil
-	case d.server == nil:
-		return d.listener.Close()
-	}
-	d.live.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	if d.server.Shutdown(ctx) != nil {
-		d.server.Close()
-	}
-	d.serving.Wait()
-	return nil
 }
 
 // recordStep is a hook that has the pipe record the timeline of a step, for the page of the run.
@@ -198,7 +166,10 @@ func (j *job) recordStep(s train.StepInfo) error {
 		return nil
 	}
 	j.page = new(j.describeRun())
-	j.page.Step, j.page.Ran, j.page.Plan = s.Step, s.Timeline, j.pipe.Plan()
+	j.page.Step, j.page.Rows, j.page.Ran, j.page.Plan = s.Step, j.batch, s.Timeline, j.pipe.Plan()
+	if l := j.loop.Loader; l.Position().Batch == l.Batches() {
+		j.page.Rows = l.LastBatch()
+	}
 	planned, predicted, err := j.page.Plan.Timeline()
 	if err != nil {
 		return err
@@ -211,8 +182,8 @@ func (j *job) recordStep(s train.StepInfo) error {
 
 // updatePage shows the page on the dashboard and writes it to --out.
 func (j *job) updatePage() error {
-	if j.dashboard.live != nil {
-		if err := j.dashboard.live.SetRun(*j.page); err != nil {
+	if j.live != nil {
+		if err := j.live.SetRun(*j.page); err != nil {
 			return err
 		}
 	}
@@ -225,7 +196,7 @@ func (j *job) updatePage() error {
 // recordEnd writes to the page how the run ended. If a resumed run recorded no step, it takes the page
 // in --out. After a failed run an error of writing is ignored.
 func (j *job) recordEnd(end error) error {
-	if j.member.Rank > 0 || j.out == "" && j.dashboard.live == nil {
+	if j.member.Rank > 0 || j.out == "" && j.live == nil {
 		return nil
 	}
 	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
@@ -247,8 +218,8 @@ func (j *job) recordEnd(end error) error {
 	}
 	j.page.Ended = ended
 	err := j.updatePage()
-	if j.dashboard.live != nil {
-		j.dashboard.live.End(ended.How)
+	if j.live != nil {
+		j.live.End(ended.How)
 	}
 	if end != nil {
 		return nil
@@ -270,7 +241,7 @@ func (j *job) describeRun() report.Run {
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
 		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
-			j.lrSchedule)},
+			j.lrSchedule.name)},
 		{Name: "Threads", Value: fmt.Sprintf("%d within an operator", max(config.Threads, 1))},
 	}
 	if j.group != nil {
@@ -278,6 +249,9 @@ func (j *job) describeRun() report.Run {
 	}
 	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last,
 		Facts: append(facts, originFacts("Recorded")...), Layers: describeLayers(j.model, j.pipe)}
+	if j.from != nil {
+		r.From = j.from.Step
+	}
 	for _, d := range j.pipe.Devices() {
 		r.Limits = append(r.Limits, d.Memory().Limit)
 	}

@@ -94,13 +94,26 @@ func readPage(cmd *cobra.Command, from string) (page report.Page, err error) {
 	return page, nil
 }
 
-// openTrace chooses the step to record and checks that the trace can be written. The first two steps
-// are not typical: they touch fresh memory, for activations and for the optimizer's state.
-func (j *job) openTrace(context.Context, io.Writer) error {
+// stepToRecord returns the step to record for the page and the trace; 0 is none. The first two steps are not
+// typical: they touch fresh memory, for activations and for the optimizer's state. An epoch's last step is not
+// if its batch is smaller than the others.
+func (j *job) stepToRecord() int64 {
+	l, accumulate := &j.loop, max(j.accumulate, 1)
 	if j.traceFile == "" && j.out == "" && j.dashboardAt == "" {
-		return nil
+		return 0
 	}
-	j.recorded = min(j.loop.Step+3, j.last)
+	steps := func(batches int) int64 { return int64((batches + accumulate - 1) / accumulate) }
+	epoch, left := steps(l.Loader.Batches()), steps(l.Loader.Batches()-l.Loader.Position().Batch)
+	for _, k := range []int64{3, 4, 2, 1} {
+		if l.Step+k <= j.last && (l.Loader.LastBatch() == j.batch || (k-left)%epoch != 0) {
+			return l.Step + k
+		}
+	}
+	return min(l.Step+3, j.last)
+}
+
+// openTrace checks that the trace can be written.
+func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" || j.member.Rank > 0 {
 		return nil
 	}

@@ -60,6 +60,28 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// The recorded step is a full batch if the run takes one, and its page says the rows.
+func TestRecordedStep(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	for _, row := range []struct {
+		train, flags string
+		step         int64
+		rows         int
+	}{
+		{"320", "--epochs 1", 2, 128}, // the third step has the 64 rows that are left
+		{"320", "--epochs 2", 4, 128},
+		{"320", "--epochs 2 --accumulate 2", 3, 128}, // of two steps in an epoch the second has 64 rows
+		{"100", "--steps 1", 1, 100},
+	} {
+		os.RemoveAll(out)
+		must(t, with(small, with(strings.Fields(row.flags), "--data-set", "train="+row.train, "--out", out)...)...)
+		run, err := report.ReadFile(filepath.Join(out, report.FileName))
+		if err != nil || run.Step != row.step || run.Rows != row.rows || len(run.Plan.Stages[0].MicroBatches) != 4 {
+			t.Errorf("%+v: step %d with %d rows, %v", row, run.Step, run.Rows, err)
+		}
+	}
+}
+
 // A run of several processes under another policy keeps what its page needs.
 func TestReportOfProcesses(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")

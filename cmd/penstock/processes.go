@@ -190,9 +190,9 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	return nil
 }
 
-func (j *job) failGroup(err error) {
-	if j.group != nil && err != nil {
-		j.group.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
+func failGroup(g *group.Group, err error) {
+	if g != nil && err != nil {
+		g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
 	}
 }
 

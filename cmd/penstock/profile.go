@@ -30,7 +30,7 @@ type measureFlags struct {
 
 // register adds the flags of every verb that measures. threads is the default of --threads.
 func (f *measureFlags) register(s *pflag.FlagSet, threads int) {
-	autocastFlag(s, &f.autocast, "run forwards in fewer bits where that is safe")
+	autocastFlag(s, &f.autocast)
 	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
 	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer (default 5, or fewer of slow layers)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the made-up weights and samples")

@@ -87,7 +87,7 @@ func TestProfileTable(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{least - 1, exitFailed, "no plan stays under"}, {least, exitDone, "forwards"},
+		{least - 1, exitUsage, "no plan stays under"}, {least, exitDone, "forwards"},
 		{greatest - 1, exitDone, "forwards"}, {greatest, exitDone, "recomputed  0 forwards"},
 	} {
 		r := command(t, "remat", "solve", file, "--limit", fmt.Sprint(test.limit))

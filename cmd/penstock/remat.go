@@ -1,19 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 
+	"penstock.example/internal/draw"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/solver"
 	"penstock.example/remat"
@@ -55,7 +49,7 @@ func newRematSolve() *cobra.Command {
 		Long: `Find the fastest plan whose peak is at most the limit. For a chain of some dozens of
 layers it is the fastest of all; for a longer chain a lower bound is printed.
 
-If no plan stays under the limit the exit code is 1, and the least limit is printed.`,
+If no plan stays under the limit the exit code is 2, and the least limit is printed.`,
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
 		Args:    filesNamed("CHAIN"),
 	}
@@ -92,7 +86,7 @@ func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p r
 		least, err = leastLimitOf(c)
 	}
 	if err == nil && !p.Feasible {
-		err = fmt.Errorf("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
+		err = badUsage("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
 			least.text)
 	}
 	return c, p, least, err
@@ -126,10 +120,9 @@ func newRematExplain() *cobra.Command {
 		Use:   "explain CHAIN --limit SIZE [flags]",
 		Short: "Say what the plan under a limit keeps, and what more would save",
 		Long: `Find the fastest plan under a limit. Print for each layer what is kept from its forward
-to its backward (everything, its input, or nothing), how often its forward runs again, and
-the bytes and the time of both. Print the least limit that has a plan and the layer that
-sets it, the limit from which on nothing is computed again, and the time that 10 MB, 100 MB
-and 1 GB more would save.`,
+to its backward, how often its forward runs again, and the bytes and the time of both.
+Print the least and the greatest useful limit, and the time that 10 MB, 100 MB and 1 GB
+more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    filesNamed("CHAIN"),
 	}
@@ -228,7 +221,7 @@ out. GAIN is how many more steps the best plan takes in the same time.`,
 					best = p
 				}
 			}
-			lines = append(lines, comparedLine{b.Strategy, b.Segments, b.Peak, b.Time, best.Peak, best.Time})
+			lines = append(lines, comparedLine{b, best.Peak, best.Time})
 			if b.Strategy == "none" {
 				none = float64(b.Peak)
 			}
@@ -238,8 +231,8 @@ out. GAIN is how many more steps the best plan takes in the same time.`,
 			row(w, "STRATEGY", "PEAK", "OF NONE", "TIME", "OVERHEAD", "BEST PLAN", "OVERHEAD", "GAIN")
 			for _, l := range lines {
 				name := l.Strategy
-				if l.Parts > 0 {
-					name = fmt.Sprint(name, " ", l.Parts)
+				if l.Segments > 0 {
+					name = fmt.Sprint(name, " ", l.Segments)
 				}
 				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", percentOf(float64(l.Peak), none)),
 					micros(l.Time), percent(l.Time-once, once), micros(l.OptimumTime),
@@ -251,10 +244,7 @@ out. GAIN is how many more steps the best plan takes in the same time.`,
 
 // comparedLine is the JSON of a strategy, and of the best plan at its peak.
 type comparedLine struct {
-	Strategy    string  `json:"strategy"`
-	Parts       int     `json:"parts,omitempty"` // segments of sequential
-	Peak        int64   `json:"peak_bytes"`
-	Time        float64 `json:"time_us"`
+	remat.Baseline
 	OptimumPeak int64   `json:"optimum_peak_bytes"`
 	OptimumTime float64 `json:"optimum_time_us"`
 }
@@ -274,62 +264,13 @@ of penstock remat compare.`,
 		if err != nil {
 			return r, err
 		}
-		r.file, err = drawCurve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
+		r.file, err = draw.Curve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
 		r.line, r.text = points, func(w io.Writer) {
 			fmt.Fprintf(w, "%d plans from %s to %s\n", len(points), formatBytes(points[0].Peak),
 				formatBytes(points[len(points)-1].Peak))
 		}
 		return r, err
 	})
-}
-
-// drawCurve draws the time of plans over memory as an SVG of steps: a plan is the best from its peak
-// to the next plan's peak.
-func drawCurve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
-	const highest = 120 // per cent
-	at := func(peak int64, time float64) plotter.XY {
-		return plotter.XY{X: float64(peak) / (1 << 20), Y: percentOf(time-c.Once(), c.Once())}
-	}
-	var steps plotter.XYs
-	for _, point := range points {
-		steps = append(steps, at(point.Peak, point.Time))
-	}
-	marks := map[string]plotter.XYs{}
-	left, right, top := steps[0].X, steps[len(steps)-1].X, max(10, min(steps[0].Y, highest))
-	for _, b := range usual {
-		xy := at(b.Peak, b.Time)
-		if right = max(right, xy.X); xy.Y <= highest {
-			marks[b.Strategy], top = append(marks[b.Strategy], xy), max(top, xy.Y)
-		}
-	}
-	right += max(right/20, 0.01)
-	line, err := plotter.NewLine(append(steps, plotter.XY{X: right, Y: steps[len(steps)-1].Y}))
-	if err != nil {
-		return nil, err
-	}
-	line.StepStyle, line.Color, line.Width = plotter.PostStep, plotutil.DarkColors[2], vg.Points(2)
-	var scatters []any
-	for _, strategy := range []string{"none", "sequential", "all"} {
-		if xys := marks[strategy]; xys != nil {
-			scatters = append(scatters, strategy, xys)
-		}
-	}
-	plot.DefaultFont.Variant = "Sans"
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "memory, MiB", "extra time, %"
-	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, 6.7*vg.Inch, vg.Points(3)
-	p.Add(plotter.NewGrid(), line)
-	p.Legend.Add("best plan", line)
-	if err := plotutil.AddScatters(p, scatters...); err != nil {
-		return nil, err
-	}
-	// Add widened the axes.
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = max(0, 2*left-right), right, -top/40, 1.06*top
-	canvas := vgsvg.New(10*vg.Inch, 5*vg.Inch)
-	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(8), vg.Points(8), -vg.Points(8)))
-	var svg bytes.Buffer
-	_, err = canvas.WriteTo(&svg)
-	return svg.Bytes(), err
 }
 
 func newRematCheck() *cobra.Command {

@@ -194,6 +194,8 @@ func TestRematCurve(t *testing.T) {
 	}
 	says(t, string(before), "memory, MiB", "extra time", "chain.json, 6 layers", "best plan", "sequential",
 		"none", "all")
+	says(t, must(t, "remat", "curve", chainFile(t), "--out", out, "--format", "json").stdout,
+		`"peak_bytes":`, `"time_us":`)
 	if r := command(t, "remat", "curve", textFile(t, "x.json", "{"), "--out", out); r.code != exitUsage {
 		t.Errorf("%+v", r)
 	}

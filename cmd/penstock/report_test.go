@@ -47,9 +47,9 @@ func TestTextReport(t *testing.T) {
 	}
 	want = `a on b: 9 steps done
 test accuracy  87.50 %
-speed          500 samples/s, 20.000 ms a step (median)
+speed          500 samples/s, 20.000 ms a step (medians)
 peak memory    cpu:4 1.0 MiB  cpu:5 3.0 MiB of 4.0 MiB
-safe limit     --memory-limit 3145728 is enough, whichever stage runs ahead
+safe limit     --memory-limit 3145728 (3.0 MiB) is enough, whichever stage runs ahead
 process        300.0 MiB resident, at most 400.0 MiB
 params sha256  abc
 checkpoint     out/step-000009
@@ -119,26 +119,24 @@ func TestPrecisionFlags(t *testing.T) {
 		_, after, _ := strings.Cut(r.stdout, "params_sha256")
 		return after[:70]
 	}
-	defer torch.SetDeterministic(true)
-	plain := sum("--deterministic=false")
-	if torch.Deterministic() {
-		t.Error("--deterministic=false: they are told to be")
+	defer gpuFlags{deterministic: true}.apply()
+	gpuFlags{tf32: true}.apply()
+	if torch.Deterministic() || !torch.TF32() {
+		t.Error("libtorch is not told")
 	}
+	plain := sum()
 	if off, on := sum("--autocast=off"), sum("--autocast"); off != plain || on == plain ||
 		on != sum("--autocast=bfloat16") || on != sum("--autocast=true") {
 		t.Errorf("--autocast=off %s, --autocast %s, none %s", off, on, plain)
-	}
-	if !torch.Deterministic() {
-		t.Error("by default they are not told to be deterministic")
 	}
 	// What is planned is measured as it will be trained.
 	for _, verb := range [][]string{with(small, "--steps", "1"),
 		{"plan", "--model", "mlp", "--batch", "16", "--devices", "2", "--chunks", "2", "--schedule",
 			"gpipe", "--repeats", "1"}} {
-		if must(t, with(verb, "--tf32", "--deterministic=false")...); !torch.TF32() || torch.Deterministic() {
-			t.Errorf("penstock %s --tf32 --deterministic=false: TF32 %v, deterministic %v", verb[0],
-				torch.TF32(), torch.Deterministic())
+		for _, flag := range []string{"tf32", "deterministic=false"} {
+			refuses(t, with(verb, "--"+flag), exitUsage, "has no effect without a GPU among --devices")
 		}
+		gpuFlags{tf32: true}.apply()
 		if must(t, verb...); torch.TF32() || !torch.Deterministic() {
 			t.Errorf("penstock %s: TF32 %v, deterministic %v", verb[0], torch.TF32(), torch.Deterministic())
 		}

@@ -57,10 +57,15 @@ func (j *job) openCheckpoint() error {
 	if j.planned == auto && j.world.Chunks == 0 { // the plan will decide it
 		r.Chunks = from.Recipe.Chunks
 	}
+	if j.changedData && r.Data.Name == from.Recipe.Data.Name {
+		r.Data = from.Recipe.Data
+	}
 	if err := from.Check(r, j.model); err != nil {
 		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
+	j.loop.Plateau = cmp.Or(from.Plateau, j.loop.Plateau)
+	j.saved = from.Step
 	return nil
 }
 
@@ -72,7 +77,9 @@ func (j *job) save() (path string, err error) {
 	// Metrics come first, so that each saved step has its line on disk.
 	unwritten := j.measures.sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
-	j.unsaved = err != nil
+	if j.unsaved = err != nil; !j.unsaved {
+		j.saved = j.loop.Step
+	}
 	return path, cmp.Or(err, unwritten)
 }
 
@@ -101,6 +108,10 @@ func (j *job) tellStart(stderr io.Writer) error {
 			text += fmt.Sprintf("; %s kernels of %s instead of %s, so the last bits differ", kernels[library],
 				library, name)
 		}
+	}
+	before, now := settingsOf(was.Data), settingsOf(j.recipe.Data)
+	if before["fingerprint"] != now["fingerprint"] {
+		text += fmt.Sprintf("; other data: %v samples instead of %v", now["samples"], before["samples"])
 	}
 	changes, err := j.from.Changes(j.recipe)
 	for _, c := range changes {

@@ -332,3 +332,48 @@ func lastLine(t *testing.T, r ran) (steps int, done doneLine) {
 	}
 	return steps, done
 }
+
+// A run goes on by its directory alone, whatever flags it had. Flags of the new command line come first.
+func TestResumeByTheDirectory(t *testing.T) {
+	full := with(small, "--optimizer", "adamw", "--betas", "0.8,0.99", "--eps", "1e-6", "--lr-schedule",
+		"one-cycle:rise=0.5", "--schedule-steps", "9", "--set", "width=16,depth=3", "--seed", "3")
+	out := filepath.Join(t.TempDir(), "out")
+	must(t, with(full, "--balance", "3,5", "--steps", "4", "--out", out)...)
+	if got, want := sha(t, "train", "--resume", "--out", out, "--steps", "6"),
+		sha(t, with(full, "--steps", "6")...); got != want {
+		t.Error("other weights than without interruption")
+	}
+	if got, want := sha(t, "train", "--autoresume", "--out", out, "--epochs", "1", "--stages", "3"),
+		sha(t, with(full, "--epochs", "1")...); got != want {
+		t.Error("other weights on another cut, to the end of the epoch")
+	}
+	refuses(t, []string{"train", "--resume", "--out", out, "--batch", "64"}, exitUsage,
+		"batch is 128 there and 64 here")
+}
+
+// Other samples are accepted if that is wanted. A tokenizer is known by its content, not by its path.
+func TestResumeWithOtherData(t *testing.T) {
+	rows := strings.Repeat("1,2,0\n3,1,1\n2,2,1\n0,1,0\n", 10)
+	file, out := textFile(t, "rows.csv", "a,b,c\n"+rows), filepath.Join(t.TempDir(), "out")
+	run := []string{"train", "--model", "mlp", "--data", "csv", "--data-dir", file, "--batch", "8", "--out", out}
+	must(t, with(run, "--steps", "4")...)
+	if err := os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-12]), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, with(run, "--steps", "7", "--resume"), exitUsage, "accept the change with --changed-data")
+	r := must(t, with(run, "--steps", "7", "--resume", "--changed-data")...)
+	if !strings.Contains(r.stderr, "; other data: 34 samples instead of 36; ") {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+	must(t, with(run, "--steps", "8", "--resume")...)
+
+	path, err := filepath.Abs(fixtureTokenizer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "text", "--data-dir",
+		textFile(t, "a.txt", strings.Repeat("hello world, ", 60)), "--window", "8", "--batch", "4", "--out",
+		filepath.Join(t.TempDir(), "out"), "--data-set"}
+	must(t, with(text, "tokenizer="+fixtureTokenizer, "--steps", "1")...)
+	must(t, with(text, "tokenizer="+path, "--steps", "2", "--resume")...)
+}

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			return all
 		}
 	}
-	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && os.Args[1] == "train" { // launch starts it
+	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && (os.Args[1] == "train" || os.Args[1] == "eval") { // launch starts it
 		if os.Getenv(endless) != "" {
 			afterStep = func(train.StepInfo) error { select {} }
 		}
@@ -328,5 +328,16 @@ func TestTrainsAuxiliaryClassifiers(t *testing.T) {
 	const ln10 = 2.302585 // what a classifier of ten that knows nothing loses, more or less
 	if got := (aux - plain) / 0.3; got < ln10 || got > 4*ln10 {
 		t.Errorf("a step's loss is %v without and %v with two auxiliary classifiers", plain, aux)
+	}
+}
+
+// A flag that may be without a value takes one after a space, too.
+func TestAutocastAfterASpace(t *testing.T) {
+	want := sha(t, with(small, "--steps", "2", "--autocast")...)
+	if got := sha(t, with(small, "--steps", "2", "--autocast", "bfloat16")...); got != want {
+		t.Error("--autocast bfloat16 is not --autocast")
+	}
+	if got := sha(t, with(small, "--autocast", "off", "--steps", "2")...); got == want {
+		t.Error("--autocast off is --autocast")
 	}
 }

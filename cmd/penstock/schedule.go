@@ -43,12 +43,7 @@ through a pipeline. NAME is a schedule:
   dualpipe-v      two stages a device in a V, forwards beside backwards
 
 --times are for one stage and one micro-batch, in any unit, or in milliseconds with
---latency or --bandwidth. A whole backward takes i and w together. The formats:
-
-  grid   a row for each device; time runs to the right
-  text   the program with its sends and receives, for schedule check
-  svg    a picture
-  csv    the computations of each device, for torch.distributed.pipelining
+--latency or --bandwidth. A whole backward takes i and w together.
 
 0F2 is the forward of micro-batch 2 on stage 0, and 0B2 its backward. A split backward is
 0I2 for the gradient of the input and 0W2 for the gradients of the weights.`,
@@ -68,16 +63,8 @@ through a pipeline. NAME is a schedule:
 			if err != nil {
 				return err
 			}
-			var text string
-			switch format {
-			case "text":
-				text = p.String()
-			case "csv":
-				text, err = p.CSV()
-			default:
-				width, _ := terminalWidth(cmd.OutOrStdout())
-				text, err = shape.draw(s.Name, p, links, format, width)
-			}
+			width, _ := terminalWidth(cmd.OutOrStdout())
+			text, err := shape.draw(s.Name, p, links, format, width)
 			if err == nil {
 				_, err = io.WriteString(cmd.OutOrStdout(), text)
 			}
@@ -85,7 +72,8 @@ through a pipeline. NAME is a schedule:
 		},
 	}
 	shape.register(cmd.Flags())
-	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: grid, text, svg or csv",
+	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: grid, with a row for each device; "+
+		"svg, a picture; text, a program for schedule check; or csv, for torch.distributed.pipelining",
 		"grid", "text", "svg", "csv")
 	cmd.AddCommand(newScheduleCheck(), newScheduleCompare())
 	return cmd
@@ -153,9 +141,15 @@ func (s *scheduleShape) duration(a schedule.Action) time.Duration {
 	}[a.Kind]))
 }
 
-// draw draws a program as a picture, or as a grid of a width in characters.
+// draw writes a program in a format. A grid has a width in characters.
 func (s *scheduleShape) draw(name string, p *schedule.Program, links schedule.Links, format string,
 	width int) (string, error) {
+	switch format {
+	case "text":
+		return p.String(), nil
+	case "csv":
+		return p.CSV()
+	}
 	timeline, err := links.Simulate(p, s.duration)
 	if err != nil {
 		return "", err
@@ -253,20 +247,16 @@ highest peak is given, without recomputation and without the optimizer's state.`
 		}
 		lines := []comparedSchedule{}
 		for _, named := range schedule.Schedules() {
-			line := comparedSchedule{Schedule: named.Name, Virtual: named.Usual()}
+			virtual := named.Usual()
 			if named.Virtual == 0 {
-				line.Virtual = cmp.Or(shape.virtual, line.Virtual)
+				virtual = cmp.Or(shape.virtual, virtual)
 			}
-			switch {
-			case profile == "":
-				err = line.byTimes(shape, named, links)
-			case shape.devices*line.Virtual > len(chain.Layers):
+			if profile != "" && shape.devices*virtual > len(chain.Layers) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%s is left out, as the chain has %d layers\n", named.Name,
 					len(chain.Layers))
 				continue
-			default:
-				err = line.byChain(cmd.Context(), shape, named, links, chain)
 			}
+			line, err := shape.compare(cmd.Context(), named, virtual, links, chain)
 			if err != nil {
 				return r, err
 			}
@@ -306,49 +296,45 @@ type comparedSchedule struct {
 	most float64 // of Peak or of Held
 }
 
-// byTimes fills the line by --times.
-func (l *comparedSchedule) byTimes(s scheduleShape, named schedule.Schedule, links schedule.Links) error {
-	p, err := s.program(named, l.Virtual)
+// compare simulates a schedule by --times, or by the costs of a chain that is cut evenly by time.
+func (s *scheduleShape) compare(ctx context.Context, named schedule.Schedule, virtual int,
+	links schedule.Links, chain remat.Chain) (l comparedSchedule, err error) {
+	l = comparedSchedule{Schedule: named.Name, Virtual: virtual}
+	p, err := s.program(named, virtual)
 	if err != nil {
-		return err
+		return l, err
 	}
-	timeline, err := links.Simulate(p,
-		func(a schedule.Action) time.Duration { return s.duration(a) / time.Duration(l.Virtual) })
-	l.Makespan, l.Bubble = float64(timeline.Makespan())/float64(scheduleUnit), idle(timeline)
-	for _, n := range schedule.InFlight(p) {
-		l.Held = append(l.Held, float64(n)/float64(l.Virtual))
+	var timeline schedule.Timeline
+	unit := scheduleUnit
+	if chain.Layers == nil {
+		timeline, err = links.Simulate(p,
+			func(a schedule.Action) time.Duration { return s.duration(a) / time.Duration(virtual) })
+		for _, n := range schedule.InFlight(p) {
+			l.Held = append(l.Held, float64(n)/float64(virtual))
+			l.most = max(l.most, l.Held[len(l.Held)-1])
+		}
+	} else {
+		unit = time.Microsecond
+		var times []float64
+		for _, layer := range chain.Layers {
+			times = append(times, layer.Forward+layer.Backward)
+		}
+		if l.Balance, err = plan.Partition(times, p.Stages); err != nil {
+			return l, err
+		}
+		problem := plan.FromChain(chain, l.Balance, p.Placement(), s.chunks)
+		problem.Schedule = named.Generate
+		solved, failed := plan.Solve(ctx, problem) // without a limit nothing is recomputed
+		if failed != nil {
+			return l, failed
+		}
+		timeline, _, err = solved.TimelineOver(links)
+		for _, d := range solved.Devices {
+			l.Peak, l.most = append(l.Peak, d.Peak), max(l.most, float64(d.Peak))
+		}
 	}
-	l.most = slices.Max(l.Held)
-	return err
-}
-
-// byChain cuts a chain evenly by time and fills the line by its costs.
-func (l *comparedSchedule) byChain(ctx context.Context, s scheduleShape, named schedule.Schedule,
-	links schedule.Links, chain remat.Chain) error {
-	var times []float64
-	for _, layer := range chain.Layers {
-		times = append(times, layer.Forward+layer.Backward)
-	}
-	workers, err := named.Workers(s.devices, l.Virtual)
-	if err != nil {
-		return err
-	}
-	if l.Balance, err = plan.Partition(times, len(workers)); err != nil {
-		return err
-	}
-	problem := plan.FromChain(chain, l.Balance, workers, s.chunks)
-	problem.Schedule = named.Generate
-	solved, err := plan.Solve(ctx, problem) // without a limit nothing is recomputed
-	if err != nil {
-		return err
-	}
-	t, _, err := solved.TimelineOver(links)
-	l.Makespan, l.Bubble = us(t.Makespan()), idle(t)
-	for _, d := range solved.Devices {
-		l.Peak = append(l.Peak, d.Peak)
-	}
-	l.most = float64(slices.Max(l.Peak))
-	return err
+	l.Makespan, l.Bubble = float64(timeline.Makespan())/float64(unit), idle(timeline)
+	return l, err
 }
 
 // linkFlags are --latency and --bandwidth of all links between devices.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/report"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -101,8 +103,12 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 			if err != nil {
 				return r, err
 			}
-			r.line, r.text = line, func(w io.Writer) { p.show(w, line) }
-			line.Page = p.page(line)
+			r.line = line
+			line.Page = report.Planned(p.title+", planned", p.Result, p.Profile.Measured)
+			line.Page.Facts = append([]report.Fact{
+				{Name: "Step", Value: micros(line.Step) + "; " + p.bound()}, {Name: "Plan", Value: line.inFlags()},
+				{Name: "Devices", Value: strings.Join(line.Devices, ", ")}}, originFacts("Planned")...)
+			r.text = func(w io.Writer) { p.show(w, line) }
 			r.file, err = json.Marshal(line)
 			return r, err
 		})
@@ -155,19 +161,22 @@ func (f *planFlags) readDevices(text string) error {
 
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
+	if err := f.numerics.check(cmd.Flags(), f.devices); err != nil {
+		return err
+	}
 	model, machine := f.modelName != "", f.machine != ""
-	refused, kind := []string{"machine", "latency", "bandwidth", "replicas"}, "of a CHAIN"
 	if !model {
-		if err := filesNamed("CHAIN, or --model NAME,")(cmd, args); err != nil {
+		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
+			"devices", "chunks", "batch", "schedule", "virtual", "replicas", "memory-limit", "machine",
+			"latency", "bandwidth"))
+		if err != nil {
 			return err
 		}
-		refused = []string{"data", "train-only", "autocast", "threads", "optimizer"}
-		kind = "with --model NAME, which is measured"
 	}
-	for _, name := range refused {
-		if cmd.Flags().Changed(name) {
-			return badUsage("--%s is for a plan %s", name, kind)
-		}
+	fixed := f.schedules != nil // the number of stages of each device
+	for _, name := range f.schedules {
+		s, _ := schedule.Named(name) // it was read before
+		fixed = fixed && s.Virtual > 0
 	}
 	switch {
 	case model && len(args) > 0:
@@ -180,8 +189,13 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		return badUsage("want --chunks M, or --batch N to have M chosen")
 	case !model && !machine && f.stages == 0:
 		return badUsage("want --stages P, the number of devices, or --machine FILE")
+	case fixed && f.virtual != nil:
+		return badUsage("--virtual %s has no effect with --schedule %s; leave it out", joined(f.virtual),
+			joined(f.schedules))
+	case f.replicas != nil && f.batch == 0:
+		return badUsage("--replicas %s: want --batch N with it", joined(f.replicas))
 	}
-	return nil
+	return checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas")
 }
 
 // foundPlan is the fastest plan of a model or a chain.
@@ -258,42 +272,24 @@ func (f *planFlags) wishes(show *progress) plan.Options {
 
 // planModel measures a model and finds its fastest plan.
 func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
-	const mostChunks, plansOfADevice = 16, 30
-	f.update.LR = 1 // any valid one
-	slots, err := optim.Slots(f.optimizer, f.update)
+	devices, err := readDevices(f.devices)
 	if err != nil {
-		return nil, badUsage("--optimizer %s: %s", f.optimizer, message(err))
+		return nil, err
 	}
 	c := train.PlanConfig{
-		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target,
-		Wishes: f.wishes(show), Slots: slots, Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
-		Pipe:  pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Clock: clock, Note: show.line,
-		Optimizer: func() (optim.Optimizer, error) { return optim.New(f.optimizer, f.update) },
+		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
+		Wishes: f.wishes(show), Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
+		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
+		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.line,
 		Measuring: func(what string) func(int, int) {
 			return func(done, all int) {
 				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
 			}
 		},
 	}
-	c.Wishes.Plans = plansOfADevice
+	c.Wishes.Plans = 30 // of a device
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
-	}
-	for n := 1; n <= min(f.batch, mostChunks) && f.chunks == 0; n *= 2 {
-		if f.batch%n == 0 {
-			c.Chunks = append(c.Chunks, n)
-		}
-	}
-	if c.Devices, err = readDevices(f.devices); err != nil {
-		return nil, err
-	}
-	if f.onGPUs() && len(f.devices) > 1 {
-		link, err := measureCopies(f.devices)
-		if err != nil {
-			return nil, fmt.Errorf("measuring the links of --devices %s: %w", joined(f.devices), err)
-		}
-		c.Links = []plan.Link{link}
 	}
 	build := func() (*nn.Sequential, error) {
 		model, err := models.New(f.modelName, m.options)
@@ -323,6 +319,30 @@ func refusedPlan(err error) error {
 			strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; "))
 	}
 	return err
+}
+
+// hardware reads the model and the memory of a device. Tests replace it.
+var hardware = torch.Device.Hardware
+
+// readDevices reads the model and the memory of devices. Devices of different kinds, and devices that cannot
+// be used here, are usage errors.
+func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
+	for i, d := range devices {
+		h, problem := hardware(d)
+		switch {
+		case slices.Contains(devices[:i], d):
+			problem = fmt.Errorf("%v is there twice; want each device once", d)
+		case d.Kind != devices[0].Kind:
+			problem = errors.New("a CPU and a GPU are not planned together; want devices of one of the two")
+		case d.Usable() != nil:
+			problem = d.Usable()
+		}
+		if problem != nil {
+			return nil, badUsage("--devices %s: %s", joined(devices), message(problem))
+		}
+		list = append(list, train.PlanDevice{Device: d, Hardware: h})
+	}
+	return list, nil
 }
 
 func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {

@@ -78,7 +78,7 @@ func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
 		t.Errorf("a batch of 32: %+v", line)
 	}
 	if line := planLine(t, measured, "--machine", machine, "--stages", "2", "--batch", "32", "--schedule",
-		"gpipe"); !slices.Equal(line.Devices, []string{"cpu/0", "cpu/1"}) {
+		"gpipe"); !slices.Equal(line.Devices, []string{"cpu:0", "cpu:1"}) {
 		t.Errorf("on parts of a device: %+v", line)
 	}
 	svg := filepath.Join(t.TempDir(), "curve.svg")

@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/plan"
 	"penstock.example/torch"
+	"penstock.example/train"
 )
 
 // setHardware has CPU devices be made of something else, by index.
@@ -19,21 +20,6 @@ func setHardware(t *testing.T, list ...torch.Hardware) {
 	was := hardware
 	hardware = func(d torch.Device) (torch.Hardware, error) { return list[d.Index], nil }
 	t.Cleanup(func() { hardware = was })
-}
-
-// Copies take time, also between CPU devices, and both ends are as they were.
-func TestCopiesAreTimed(t *testing.T) {
-	one, two := torch.CPU(5), torch.CPU(6)
-	l, err := measureCopies([]torch.Device{one, two, torch.CPU(7)})
-	if err != nil || l.Latency <= 0 || l.Bandwidth <= 0 || one.Memory().Live+two.Memory().Live != 0 {
-		t.Errorf("%+v, %v; %d and %d bytes are left", l, err, one.Memory().Live, two.Memory().Live)
-	}
-	two.SetLimit(1000)
-	defer two.SetLimit(0)
-	if _, err := measureCopies([]torch.Device{one, two}); err == nil ||
-		!strings.Contains(err.Error(), "cpu:6") {
-		t.Errorf("without memory: %v", err)
-	}
 }
 
 // planMLP is a plan of mlp.
@@ -146,4 +132,14 @@ func TestPlanForUnequalDevices(t *testing.T) {
 
 	setHardware(t, torch.Hardware{Free: 1900 << 10}, torch.Hardware{Free: 1900 << 10})
 	refuses(t, with(planMLP, "--devices", "cpu:0,cpu:1"), exitUsage, "and may have 1945600 bytes")
+}
+
+// A plan for GPUs has the settings of their kernels, so that train refuses others.
+func TestPlanForGPUsKeepsTheirKernels(t *testing.T) {
+	p := foundPlan{ModelPlan: &train.ModelPlan{Units: []int{1}}, flags: &planFlags{
+		devices: []torch.Device{torch.CUDA(0)}, numerics: gpuFlags{tf32: true}}}
+	p.Best = &plan.Candidate{}
+	if line := p.line(); line.Train["tf32"] != "true" || line.Train["deterministic"] != "false" {
+		t.Errorf("%v", line.Train)
+	}
 }

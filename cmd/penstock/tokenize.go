@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,9 +24,7 @@ Tokens need not fit into memory in training. Each text is encoded by itself, in 
 given.
 
 PATH is a tokenizer.json of byte-level byte-pair encoding, or a directory with one or with
-a vocab.json and a merges.txt. With another tokenizer write the file yourself:
-
-  numpy.array(ids, dtype="<u2").tofile("tokens.bin")   # or <u4, with type=uint32`,
+a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    filesNamed("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,7 +46,8 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
-	if err := checkOut(cmd, out, texts...); err != nil {
+	files, err := tokenizer.Files(from)
+	if err = cmp.Or(err, checkOut(cmd, out, append(files, texts...)...)); err != nil {
 		return err
 	}
 	options, wide := fmt.Sprint("classes=", t.Len()), t.Len() > 1<<16

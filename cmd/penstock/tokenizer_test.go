@@ -92,6 +92,15 @@ func TestTokenize(t *testing.T) {
 	line := onText(t, "--format", "json")
 	text := line[slices.Index(line, "--data-dir")+1]
 	_, want := lines(t, must(t, line...).stdout)
+	own := filepath.Join(dir, "tokenizer.json") // is not overwritten by its tokens
+	copied, err := os.ReadFile(filepath.Join(fixtureTokenizer, "tokenizer.json"))
+	if err == nil {
+		err = os.WriteFile(own, copied, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, []string{"tokenize", text, "--tokenizer", own, "--out", own}, exitUsage, "is the input "+own)
 	tokens := filepath.Join(dir, "tokens.bin")
 	r := must(t, "tokenize", text, "--tokenizer", fixtureTokenizer, "--out", tokens)
 	_, flags, ok := strings.Cut(r.stdout, "\nto train: ")

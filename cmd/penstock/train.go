@@ -61,8 +61,19 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
 
 // prepare checks the command line before a process meets the others.
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, err error) {
+	planned := f.planned
 	if err := f.takePlan(cmd); err != nil {
 		return o, err
+	}
+	if f.resume || f.autoresume {
+		if err := readSaved(cmd, f.out); err != nil {
+			return o, err
+		}
+	}
+	if planned == "" { // the saved flags may have a plan
+		if err := f.takePlan(cmd); err != nil {
+			return o, err
+		}
 	}
 	if o, err = f.check(cmd.Flags(), os.Getenv); err != nil {
 		return o, err
@@ -110,7 +121,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	defer func() {
 		if !j.endedWithPeers {
-			j.failGroup(err)
+			failGroup(j.group, err)
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
@@ -146,7 +157,8 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{j.measures.step, j.show.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.measures.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
@@ -222,7 +234,13 @@ func (j *job) saveAfterFailure(failure error) error {
 	}
 	var step *train.StepError
 	inStep := errors.As(failure, &step)
+	if usage := inFlags(j.flags, failure); !inStep && usage != failure { // no step can be taken
+		return usage
+	}
 	failure = withRemedy(failure)
+	if info := j.training.Info(); diverged && j.dataName == "csv" && info.Mean == nil {
+		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
+	}
 	if j.out == "" {
 		return j.failed(failure)
 	}
@@ -236,12 +254,10 @@ func (j *job) saveAfterFailure(failure error) error {
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	steps, err := j.store().Steps()
-	if err != nil || len(steps) == 0 {
+	if j.saved == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	last := fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, steps[len(steps)-1])
-	return j.failed(failure, last, advice)
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, j.saved), advice)
 }
 
 // limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns

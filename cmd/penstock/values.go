@@ -162,6 +162,14 @@ func texts(s *pflag.FlagSet, to *[]string, name, usage string) {
 // repeatedType is the pflag type of texts.
 const repeatedType = "stringArray"
 
+func number(word string) (float64, error) {
+	x, err := strconv.ParseFloat(word, 64)
+	if err != nil {
+		return 0, errors.New("want numbers, such as 0.9,0.999")
+	}
+	return x, nil
+}
+
 func integer(word string) (int, error) {
 	n, err := strconv.Atoi(word)
 	if err != nil {
@@ -180,6 +188,12 @@ func (f *gpuFlags) register(s *pflag.FlagSet) {
 		"bits of mantissa")
 }
 
+// check refuses the flags if no device is a GPU.
+func (f gpuFlags) check(s *pflag.FlagSet, devices []torch.Device) error {
+	gpu := slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU })
+	return checkPair(s, gpu, "a GPU among --devices", "deterministic", "tf32")
+}
+
 // apply must come before anything is computed.
 func (f gpuFlags) apply() {
 	torch.SetDeterministic(f.deterministic)
@@ -187,7 +201,7 @@ func (f gpuFlags) apply() {
 }
 
 // autocastFlag is --autocast, which without a value is bfloat16.
-func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
+func autocastFlag(s *pflag.FlagSet, to *torch.Autocast) {
 	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
 		torch.AutocastFloat16.String()}
 	s.Var(&value{text: words[0], words: words, read: func(text string) (err error) {
@@ -196,8 +210,59 @@ func autocastFlag(s *pflag.FlagSet, to *torch.Autocast, usage string) {
 			return errors.New(arg.OneOf(text, words))
 		}
 		return nil
-	}}, "autocast", usage+", in `TYPE` bfloat16, or float16 as --autocast=float16")
+	}}, "autocast", "run forwards in `TYPE` bfloat16 or float16 where that is safe; weights stay float32")
 	s.Lookup("autocast").NoOptDefVal = words[1]
+}
+
+// joinAutocast joins --autocast and a type to one argument, as pflag wants it of a flag with NoOptDefVal.
+func joinAutocast(args []string) []string {
+	for i := len(args) - 1; i > 0; i-- {
+		if _, err := torch.ParseAutocast(args[i]); err == nil && args[i-1] == "--autocast" {
+			args = slices.Concat(args[:i-1], []string{"--autocast=" + args[i]}, args[i+1:])
+		}
+	}
+	return args
+}
+
+// otherNames has the flags that other programs call so.
+var otherNames = map[string]string{"learning-rate": "lr", "batch-size": "batch", "bs": "batch",
+	"micro-batches": "chunks", "microbatches": "chunks", "gpus": "devices", "device": "devices",
+	"bf16": "autocast", "fp16": "autocast", "amp": "autocast", "mixed-precision": "autocast",
+	"output": "out", "output-dir": "out", "dataset": "data", "data-path": "data-dir", "log-dir": "tensorboard",
+	"workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "recompute": "checkpoint",
+	"scheduler": "lr-schedule", "max-steps": "steps", "num-epochs": "epochs", "grad-clip": "clip-norm",
+	"gradient-accumulation-steps": "accumulate", "wd": "weight-decay", "beta1": "betas", "beta2": "betas"}
+
+// section puts the flags that have no section yet under a title in the help.
+func section(s *pflag.FlagSet, title string) {
+	s.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations == nil {
+			f.Annotations = map[string][]string{"section": {title}}
+		}
+	})
+}
+
+// flagHelp describes flags by section. Flags without one come last.
+func flagHelp(s *pflag.FlagSet) string {
+	var titles []string
+	of := map[string]*pflag.FlagSet{}
+	s.VisitAll(func(f *pflag.Flag) {
+		title := strings.Join(f.Annotations["section"], "")
+		if of[title] == nil {
+			of[title] = pflag.NewFlagSet("", pflag.ContinueOnError)
+			of[title].SortFlags = s.SortFlags
+			titles = append(titles, title)
+		}
+		of[title].AddFlag(f)
+	})
+	text := ""
+	for _, title := range titles {
+		if title != "" {
+			text += title + ":\n"
+		}
+		text += of[title].FlagUsagesWrapped(usualWidth) + "\n"
+	}
+	return text
 }
 
 func flagError(cmd *cobra.Command, err error) error {
@@ -212,7 +277,12 @@ func flagError(cmd *cobra.Command, err error) error {
 	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 		var flags []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, f.Name) })
-		if near := arg.Nearest(unknown.GetSpecifiedName(), flags); near != "" {
+		name := unknown.GetSpecifiedName()
+		near := otherNames[name]
+		if !slices.Contains(flags, near) {
+			near = arg.Nearest(name, flags)
+		}
+		if near != "" {
 			return badUsage("%w; did you mean --%s? see %s --help", err, near, cmd.CommandPath())
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -142,6 +143,16 @@ func need(cmd *cobra.Command, flags ...string) error {
 		}
 	}
 	return nil
+}
+
+// onlyFlags refuses flags that have no effect with one that is given; names have some.
+func onlyFlags(cmd *cobra.Command, given string, names ...string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(append(names, "format", "out", "config"), f.Name) {
+			err = badUsage("--%s %v has no effect with %s; leave it out", f.Name, f.Value, given)
+		}
+	})
+	return err
 }
 
 func formatBytes(n int64) string { return arg.Bytes(n) }

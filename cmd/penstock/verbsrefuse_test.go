@@ -13,8 +13,12 @@ import (
 const refusals = `balance --stages 2 => want one of --costs N,N,... and --model NAME
 balance --costs 1,2 => --stages N is needed
 balance --costs 1,2 --stages 3 => --costs: 
-balance --stages 2 --costs 1,,2 => --costs 1,,2: "", element 1: want finite
-balance --stages 2 --costs NaN,2 => element 0: want finite numbers
+balance --stages 2 --costs 1,,2 => --costs 1,,2: "", element 1: want numbers
+balance --stages 2 --costs NaN,2 => element 0: want numbers from 0 to 1e100
+balance --stages 2 --costs 1e308,1e308 => element 0: want numbers from 0 to 1e100
+balance --stages 2 --costs 1,2 --batch 8 => --batch 8 has no effect with --costs; leave it out
+balance --stages 2 --costs 1,2 --optimizer adamw => --optimizer adamw has no effect with --costs
+balance --stages 2 --costs 1,2 --by size => --by size has no effect with --costs
 balance --stages 2 --model resnet21 => "resnet21": did you mean
 balance --stages 1000 --model gpt => --stages 1000: gpt has 58 layers
 balance --stages 2 --model gpt --set depth => NAME=VALUE
@@ -30,6 +34,7 @@ remat solve => CHAIN is missing
 remat solve CHAIN => --limit SIZE is needed: most memory, as a SIZE such as 700MiB
 remat solve CHAIN more --limit 1MiB => unexpected argument "more"
 remat solve CHAIN --limit 0 => want more than 0
+remat solve CHAIN --limit 1MiB => no plan stays under 1.0 MiB (1048576 bytes); the least is
 remat solve DIR/missing.json --limit 1GiB => missing.json: no such file
 remat solve BROKEN --limit 1GiB => input_bytes: -5 bytes; want 0 or more
 remat curve CHAIN => --out FILE is needed
@@ -52,12 +57,12 @@ report DIR => --out FILE is needed
 report DIR --out DIR/a.html => : no step of a run there; want the directory of a run
 report DIR/none --out DIR/a.html => none: no step of a run there
 export DIR => --out FILE is needed
-export DIR --out DIR/a => no checkpoint there
-checkpoint verify DIR => no checkpoint there
+export DIR --out DIR/a => no checkpoint in 
+checkpoint verify DIR => no checkpoint in 
 checkpoint verify CHAIN => not a directory
 tokenize CHAIN --out DIR/a => --tokenizer PATH is needed
 tokenize CHAIN --tokenizer CHAIN => --out FILE is needed
-eval DIR/none => no checkpoint there
+eval DIR/none => no checkpoint in 
 predict DIR => FILE is missing
 plan CHAIN => want --chunks M
 plan CHAIN --chunks 4 => want --stages P
@@ -69,11 +74,17 @@ plan CHAIN --chunks 1000000 --stages 2 => --chunks 1000000: want 1 to 16384
 plan CHAIN --chunks 4 --machine none.json => --machine none.json: no such file
 plan CHAIN --chunks 4 --stages 2 --machine ONE => 2 devices with 1 threads are wanted, and the machine has 1
 plan CHAIN --chunks 4 --stages 2 --latency 2h => --links 2h0m0s: the latency of link 0; want 0 to 1h0m0s
-plan CHAIN --chunks 4 --stages 2 --optimizer adamw => --optimizer is for a plan with --model NAME
+plan CHAIN --chunks 4 --stages 2 --optimizer adamw => --optimizer adamw has no effect with a CHAIN
+plan CHAIN --chunks 4 --stages 2 --seed 3 => --seed 3 has no effect with a CHAIN; leave it out
+plan CHAIN --chunks 4 --stages 2 --repeats 3 => --repeats 3 has no effect with a CHAIN
+plan CHAIN --chunks 4 --stages 2 --tf32 => --tf32 true has no effect with a CHAIN
+plan CHAIN --chunks 4 --stages 2 --window 9 => --window 9 has no effect with a CHAIN
+plan CHAIN --chunks 4 --stages 2 --schedule gpipe,zb-v --virtual 2 => --virtual 2 has no effect with --schedule gpipe,zb-v
+plan CHAIN --chunks 4 --stages 2 --replicas 2 => --replicas 2: want --batch N with it
 plan CHAIN --batch 8 --replicas 3 --machine ONE => --replicas 3: want divisors of the 8 rows
 plan CHAIN --batch 8 --model mlp --stages 2 => want one of the two
 MLP => want --batch N
-MLP --batch 8 --data-set size=8 => --data-set size=8: it needs --data NAME
+MLP --batch 8 --data-set size=8 => --data-set size=8 has no effect without --data NAME
 MLP --batch 8 --data text --data-dir DIR => --model mlp is for classification
 MLP --batch 64 --data synthetic --data-set train=32 => --batch 64: --data synthetic has 32 samples
 MLP --batch 8 --devices 0 => --devices 0: want at least 1, or names of devices
@@ -81,7 +92,7 @@ MLP --batch 8 --devices gpu:0 => --devices gpu:0: unknown device "gpu:0": want c
 MLP --batch 8 --devices cpu:0,cpu => --devices cpu:0,cpu:0: cpu:0 is there twice; want each device once
 MLP --batch 8 --devices cpu:0,cuda:0 => a CPU and a GPU are not planned together
 MLP --batch 8 --devices cuda:GONE => here cannot use cuda:GONE
-MLP --batch 8 --devices 2 --latency 1s => --latency is for a plan of a CHAIN
+MLP --batch 8 --devices 2 --latency 1s => --latency 1s: it needs a CHAIN
 plan CHAIN --chunks 4 --machine ONE --latency 1s => --machine has devices and links
 AUTO --balance 3,3 => --balance 3,3: --plan auto decides it
 AUTO --checkpoint always => --checkpoint always: --plan auto decides it
@@ -117,8 +128,7 @@ func TestVerbsRefuse(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{ // what is right and has no answer
-		"remat solve CHAIN --limit 1MiB": "no plan stays under 1.0 MiB (1048576 bytes); the least is",
-		"remat check CHAIN PLAN":         "the plan does not hold: operation 0, L: the loss needs x(6)",
+		"remat check CHAIN PLAN": "the plan does not hold: operation 0, L: the loss needs x(6)",
 	} {
 		refuses(t, strings.Fields(names.Replace(line)), exitFailed, want)
 	}

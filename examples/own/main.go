@@ -18,14 +18,14 @@ func main() {
 	defer c.Close()
 	x, y := pipe.Rows(c.Randn(128, 64)), pipe.Rows(c.Randn(128, 1))
 
-	model := nn.NewSequential(nn.NewLinear(64, 512), nn.NewReLU(), nn.NewLinear(512, 512), nn.NewReLU(), nn.NewLinear(512, 1))
-	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 3}, Chunks: 4}) // 2 layers on cpu:0, 3 on cpu:1
+	model := nn.NewSequential(nn.NewLinear(64, 512), nn.NewReLU(), nn.NewLinear(512, 1))
+	p, err := pipe.New(model, pipe.Config{Balance: []int{2, 1}, Chunks: 4}) // on cpu:0 and cpu:1
 	check(err)
-	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
+	sgd, err := optim.SGD(optim.Config{LR: 0.03})
 	check(err)
 	for step := range int64(5) {
 		result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: step}, nn.MSE())
-		check(err) // such as: pipe: stage 1, micro-batch 2, layer "4", backward: ...
+		check(err) // such as: pipe: stage 1, micro-batch 2, layer "2", backward: ...
 		check(p.Update(ctx, sgd))
 		fmt.Printf("step %d  loss %.3f\n", step, result.Loss)
 	}

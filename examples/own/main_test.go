@@ -3,9 +3,9 @@ package main
 func Example() {
 	main()
 	// Output:
-	// step 0  loss 1.117
-	// step 1  loss 1.064
-	// step 2  loss 1.029
-	// step 3  loss 0.945
-	// step 4  loss 0.846
+	// step 0  loss 1.166
+	// step 1  loss 1.095
+	// step 2  loss 1.033
+	// step 3  loss 0.979
+	// step 4  loss 0.931
 }

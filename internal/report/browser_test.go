@@ -216,7 +216,8 @@ func (p *tab) colours(id, variable string) (n int) {
 		const c = document.querySelector("#%s canvas"), copy = document.createElement("canvas");
 		copy.width = c.width; copy.height = c.height;
 		const probe = copy.getContext("2d", { willReadFrequently: true });
-		probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--%s"); probe.fillRect(0, 0, 1, 1);
+		const i = document.body.appendChild(document.createElement("i")); i.style.color = "var(--%s)";
+		probe.fillStyle = getComputedStyle(i).color; i.remove(); probe.fillRect(0, 0, 1, 1);
 		const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
 		probe.clearRect(0, 0, 1, 1); probe.drawImage(c, 0, 0);
 		const all = probe.getImageData(0, 0, c.width, c.height).data;
@@ -224,6 +225,17 @@ func (p *tab) colours(id, variable string) (n int) {
 		for (let i = 0; i < all.length; i += 4) if (all[i] === r && all[i + 1] === g && all[i + 2] === b) n++;
 		return n; })()`, id, variable), &n))
 	return n
+}
+
+// drawn is all texts that the page draws on its canvases, between bars.
+func (p *tab) drawn() string {
+	p.t.Helper()
+	p.run(chromedp.Evaluate(`window.texts = "|"; (() => { const draw = CanvasRenderingContext2D.prototype.fillText;
+		CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+			window.texts += text + "|"; draw.call(this, text, ...at); }; })();
+		document.getElementById("theme").click()`, nil))
+	p.frame()
+	return p.text("window.texts")
 }
 
 const (
@@ -235,13 +247,32 @@ const (
 // A page shows everything, asks for nothing, and says nothing on the console.
 func TestPageRenders(t *testing.T) {
 	p := newTab(t, 1600, 1200)
-	p.open(page(t, 4, 8))
+	content := page(t, 4, 8)
+	content.History.Steps[6].PeakBytes[2] = 48 << 20
+	content.History.Steps[3].PeakBytes[1], content.Run.From = 70<<20, 4 // under another limit
+	content.History.Steps[399].Loss = 100
+	p.open(content)
 	p.want(`document.title`, "gpt on text · Penstock")
 	p.want(`document.querySelector("h1").textContent`, "gpt on text")
 	p.want(`document.querySelectorAll("main > section:not([hidden])").length`, "6")
 	p.want(`document.querySelectorAll(".tile").length`, "6")
 	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`,
 		"Steps,Loss,Test accuracy,Samples a second,Idle,Peak memory")
+	p.want(`document.querySelector(".tile:last-child").innerText.replaceAll("\n", " ")`,
+		"Peak memory 48 MiB cpu:2, 75 % of 64 MiB")
+	p.want(`[...document.querySelectorAll("#devices tr")].map(e => e.children[5].innerText.trim()).join()`,
+		"Highest memory,40 MiB,41 MiB,48 MiB,43 MiB")
+	p.want(`document.getElementById("step-title").textContent`, "Step 3, 128 samples")
+	var loss float64
+	p.run(chromedp.Evaluate(`Number(document.querySelectorAll(".tile strong")[1].textContent)`, &loss))
+	if loss < 5 || loss > 20 {
+		t.Errorf("after a loss of 100 in the last step the page shows %g", loss)
+	}
+	p.want(`document.querySelectorAll(".tile .note")[1].textContent`, "smoothed; 100 in the last step")
+	// Limits far above the data stand at the edge of a chart.
+	if texts := p.drawn(); !strings.Contains(texts, "|↑ limit 64 MiB|") || !strings.Contains(texts, "|step|") {
+		t.Errorf("charts without a name of the axis or without the limit: %s", texts)
+	}
 	p.want(`document.querySelectorAll("#charts figure").length`, "6")
 	p.want(`document.querySelectorAll("#memory-charts figure").length`, "1")
 	p.want(`document.querySelectorAll("#layer-table tbody tr").length`, "12")
@@ -275,9 +306,11 @@ func TestPlanPage(t *testing.T) {
 	p.want(`[...document.querySelectorAll("main > section:not([hidden])")].map(e => e.id).join()`,
 		"tiles,step,memory,others,layers,about")
 	p.want(`[...document.querySelectorAll(".tile .name")].map(e => e.textContent).join()`,
-		"Step, planned,Idle, planned,Peak memory, planned,Forwards run again")
+		"Step, planned,Idle, planned,Peak memory, planned,Recomputed forwards")
 	p.want(`[...document.querySelectorAll("#devices th")].slice(0, 6).map(e => e.textContent).join()`,
-		"Device,Stages,Idle, planned,Forwards run again,Predicted peak,Limit")
+		"Device,Stages,Idle, planned,Recomputed forwards,Predicted peak,Limit")
+	p.want(`[...document.querySelectorAll("#other-table th[scope=col]")].map(e => e.textContent).join()`,
+		"Schedule,Micro-batches,Step,Lower bound,Peak memory,Rejected because")
 	p.want(`[...document.querySelectorAll("#other-table tbody th")].map(e => e.textContent).join()`,
 		"gpipe,1f1b,zb-v")
 	p.want(`document.querySelector("#other-table .kept").closest("tr").firstChild.textContent`, "1f1b")
@@ -306,6 +339,12 @@ func TestPlanPage(t *testing.T) {
 	narrow := newTab(t, 400, 800)
 	narrow.open(planPage(t, 4, 8))
 	narrow.want(`document.documentElement.scrollWidth`, "400")
+	touched := newTab(t, 1000, 800)
+	touched.run(chromedp.EmulateViewport(1000, 800, chromedp.EmulateTouch))
+	touched.open(planPage(t, 4, 8))
+	for _, screen := range []*tab{narrow, touched} {
+		screen.want(`document.getElementById("keys").innerText`, "Tap an action to see what it is.")
+	}
 }
 
 // Names are text, whatever is in them.
@@ -370,6 +409,9 @@ func TestPartsOfARun(t *testing.T) {
 			p.Run.Plan = oneFOneBPlan(t, 2, 4, false)
 			p.Run.Ran = ran(t, p.Run.Plan)
 		},
+		"no curve": func(p *report.Page) {
+			p.Curves = []report.Curve{{Layers: 1, Best: p.Curves[0].Best[:2]}}
+		},
 		"no limit": func(p *report.Page) {
 			p.Run.Plan.Devices[0].Limit = 0
 			p.Run.Plan.Devices[1].Limit = 0
@@ -382,6 +424,8 @@ func TestPartsOfARun(t *testing.T) {
 			p := newTab(t, 1000, 800)
 			p.open(content)
 			p.want(`document.querySelectorAll("h1").length`, "1")
+			p.want(`document.getElementById("memory").hidden`,
+				fmt.Sprint(len(content.Curves) == 0 || name == "no curve"))
 		})
 	}
 }

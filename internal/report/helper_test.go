@@ -33,11 +33,11 @@ func oneFOneBPlan(t testing.TB, stages, microBatches int, predicted bool) *plan.
 		b.WriteByte('\n')
 	}
 	for s := range stages {
-		fmt.Fprintf(&b, "stage %d device=cpu:%d layers=3 policy=optimal units=2,1\n", s, s)
+		fmt.Fprintf(&b, "stage %d device=cpu:%d layers=3 policy=optimal units=1,1,1\n", s, s)
 		for m := range microBatches {
-			times, ops := "", "S0 S1 L B1 B0"
+			times, ops := "", "S0 S1 S2 L B2 B1 B0"
 			if m%2 == 0 {
-				ops = "K0 F1 L S0 S1 B1 B0"
+				ops = "K0 F1 F2 L S0 S1 S2 B2 B1 B0"
 			}
 			if predicted {
 				times = fmt.Sprintf("times=%d/0/%d ", 1000+100*s, 2000+200*s)
@@ -86,14 +86,14 @@ func ran(t testing.TB, p *plan.Plan) *schedule.Timeline {
 	return &out
 }
 
-// chain is one of two units, as the plan has them.
+// chain is one of three units, as the plan has them.
 func chain() remat.Chain {
 	layer := func(name string, us float64) remat.Layer {
 		return remat.Layer{Name: name, Forward: us, ForwardNoGrad: us, Backward: 2 * us, Output: 1 << 20,
 			Saved: 4 << 20, Gradient: 1 << 20}
 	}
 	return remat.Chain{Input: 1 << 20, InputGradient: 1 << 20,
-		Layers: []remat.Layer{layer("a", 500), layer("b", 400)}}
+		Layers: []remat.Layer{layer("a", 500), layer("b", 400), layer("c", 300)}}
 }
 
 // sample is a run with all that a page shows.
@@ -101,7 +101,7 @@ func sample(t testing.TB, stages, microBatches int) report.Run {
 	t.Helper()
 	p := oneFOneBPlan(t, stages, microBatches, true)
 	r := report.Run{
-		Title: "gpt on text", Last: 400, Plan: p, Step: 3, Ran: ran(t,
+		Title: "gpt on text", Last: 400, Plan: p, Step: 3, Rows: 128, Ran: ran(t,
 			p), Chains: []report.Chain{{Stage: 0, Chain: chain()}},
 		Facts: []report.Fact{{Name: "Command", Value: "penstock train --model gpt"},
 			{Name: "Schedule", Value: "1f1b"}},

@@ -16,12 +16,23 @@ type columns struct {
 	Steps       [][]any `json:"steps"`
 	Tests       [][]any `json:"tests"` // step, epoch, time, accuracy, loss, mean squared error
 	Validations [][]any `json:"validations"`
+	Peaks       []int64 `json:"peaks"` // the greatest since the run was resumed, by device
 }
 
 // newColumns thins out a history to about mostSteps steps. Of adjacent steps it keeps those with
-// the least and the greatest loss.
-func newColumns(h metrics.History) columns {
-	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations)}
+// the least and the greatest loss. Peaks are those after step from, as cut and limits may have changed.
+func newColumns(h metrics.History, from int64) columns {
+	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations),
+		Peaks: []int64{}}
+	for _, s := range h.Steps {
+		for i, p := range s.PeakBytes {
+			if s.Step > from && i == len(out.Peaks) {
+				out.Peaks = append(out.Peaks, p)
+			} else if s.Step > from {
+				out.Peaks[i] = max(out.Peaks[i], p)
+			}
+		}
+	}
 	each := 1
 	if len(h.Steps) > mostSteps {
 		each = (2*len(h.Steps) + mostSteps - 1) / mostSteps

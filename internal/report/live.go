@@ -1,81 +1,115 @@
 package report
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock.example/internal/metrics"
 )
 
 // Live serves the page of a run that goes on: at / the page so far, at /events server-sent events.
-// It is a metrics.Writer and gets the steps like a file. All methods are safe for concurrent use,
-// and none waits for browsers.
+// It is a metrics.Writer and gets the steps like a file. All methods are safe for concurrent use.
+//
+// Training never waits for browsers: pages and events are made from snapshots, one at a time, in at
+// most a fifth of a core. Few connections are open at a time, and others are closed at once, so that
+// a run keeps descriptors for its files.
 //
 // The host of a request must be an IP address, localhost, or Host. So no other site can read the
 // page by DNS rebinding.
 type Live struct {
 	Host string // a name that requests may use
 
-	mu      sync.Mutex
-	run     Run
+	mu      sync.Mutex // guards the next three fields; never held for long
+	now     snapshot
+	changed chan struct{} // closed and replaced at each change
+	closed  bool
+
+	building sync.Mutex // held while a page or an event is built; guards the next two fields
+	page     []byte
+	expiry   time.Time // of page
+
+	server  http.Server
+	open    atomic.Int32 // connections
+	serving sync.WaitGroup
+}
+
+// snapshot is a run at some moment. Nobody changes what it refers to.
+type snapshot struct {
 	view    view
 	edition int // counts SetRun
 	past    metrics.History
-	end     string        // how the run ended; "" while it goes on
-	changed chan struct{} // closed and replaced at each change
-	closed  bool
+	end     string // how the run ended; "" while it goes on
 }
 
 // NewLive begins with a run and its numbers so far.
 func NewLive(run Run, past metrics.History) (*Live, error) {
-	l := &Live{past: past, changed: make(chan struct{})}
+	l := &Live{now: snapshot{past: past}, changed: make(chan struct{})}
+	l.server = http.Server{Handler: l, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: heartbeat,
+		IdleTimeout: heartbeat, ConnState: l.count}
 	if err := l.SetRun(run); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// SetRun replaces the run.
 func (l *Live) SetRun(run Run) error {
 	v, err := newView(run)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	l.change(func() { l.run, l.view = run, v; l.edition++ })
+	l.change(func() { l.now.view = v; l.now.edition++ })
 	return nil
 }
 
-// Step shows a step.
 func (l *Live) Step(s metrics.Step) error {
-	l.change(func() { l.past.Steps = append(l.past.Steps, s) })
+	l.change(func() { l.now.past.Steps = append(l.now.past.Steps, s) })
 	return nil
 }
 
-// Test shows a test or a validation.
 func (l *Live) Test(t metrics.Test) error {
 	l.change(func() {
+		list := &l.now.past.Tests
 		if t.Validation {
-			l.past.Validations = append(l.past.Validations, t)
-		} else {
-			l.past.Tests = append(l.past.Tests, t)
+			list = &l.now.past.Validations
 		}
+		*list = append(*list, t)
 	})
 	return nil
 }
 
-// Sync does nothing.
 func (l *Live) Sync() error { return nil }
 
 // End says how the run ended: "finished", "interrupted" or "failed". Pages show it and disconnect.
-func (l *Live) End(how string) { l.change(func() { l.end = how }) }
+func (l *Live) End(how string) { l.change(func() { l.now.end = how }) }
 
-// Close ends all connections. Open pages stay as they are.
+// Serve serves at an address in the background until Close.
+func (l *Live) Serve(at net.Listener) { l.serving.Go(func() { l.server.Serve(at) }) }
+
+// count closes a connection that is one too many.
+func (l *Live) count(c net.Conn, state http.ConnState) {
+	if state == http.StateNew && l.open.Add(1) > mostOpen {
+		c.Close()
+	} else if state == http.StateClosed {
+		l.open.Add(-1)
+	}
+}
+
+// Close gives open pages two seconds to load how the run ended, and ends all connections. Open pages
+// stay as they are.
 func (l *Live) Close() error {
 	l.change(func() { l.closed = true })
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if l.server.Shutdown(ctx) != nil {
+		l.server.Close()
+	}
+	l.serving.Wait()
 	return nil
 }
 
@@ -117,11 +151,33 @@ func (l *Live) allowsHost(host string) bool {
 	return host == "localhost" || host != "" && host == l.Host || net.ParseIP(host) != nil
 }
 
-func (l *Live) servePage(w http.ResponseWriter) {
+// snapshot returns the run so far. changed is closed at the next change; last says that there will be none.
+func (l *Live) snapshot() (s snapshot, changed <-chan struct{}, last bool) {
 	l.mu.Lock()
-	text, err := document(payload{View: l.view, History: newColumns(l.past),
-		Live: fmt.Sprintf("events?after=%v", l.now())})
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	return l.now, l.changed, l.closed || l.now.end != ""
+}
+
+// build calls f while nothing else is built, and nothing for four times as long afterwards.
+func (l *Live) build(f func()) {
+	l.building.Lock()
+	began := time.Now()
+	f()
+	time.AfterFunc(4*time.Since(began), l.building.Unlock)
+}
+
+func (l *Live) servePage(w http.ResponseWriter) {
+	var text []byte
+	var err error
+	l.build(func() {
+		if l.page == nil || time.Now().After(l.expiry) {
+			s, _, _ := l.snapshot()
+			l.page, err = document(payload{View: s.view, History: newColumns(s.past, s.view.From),
+				Live: fmt.Sprintf("events?after=%v", s.position())})
+			l.expiry = time.Now().Add(pageLife)
+		}
+		text = l.page
+	})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -135,11 +191,13 @@ type position [4]int
 
 func (p position) String() string { return fmt.Sprintf("%d.%d.%d.%d", p[0], p[1], p[2], p[3]) }
 
-func (l *Live) now() position {
-	return position{len(l.past.Steps), len(l.past.Tests), len(l.past.Validations), l.edition}
+func (s snapshot) position() position {
+	return position{len(s.past.Steps), len(s.past.Tests), len(s.past.Validations), s.edition}
 }
 
 const (
+	mostOpen  = 32                     // connections at a time; a browser needs one or two
+	pageLife  = time.Second            // between pages, at least; events have what a page lacks
 	pause     = 200 * time.Millisecond // between events for a page, at least
 	heartbeat = 15 * time.Second       // a page without events gets a comment this often
 )
@@ -156,10 +214,12 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	for {
-		text, last, changed := l.eventsAfter(&at)
-		if text == "" && !last {
-			text = ": still here\n\n"
+		s, changed, last := l.snapshot()
+		text := ": still here\n\n"
+		if s.position() != at || last {
+			l.build(func() { text = s.eventsAfter(at) })
 		}
+		at = s.position()
 		out.SetWriteDeadline(time.Now().Add(heartbeat)) // drop a page that stops reading
 		if _, err := w.Write([]byte(text)); err != nil || out.Flush() != nil || last {
 			return
@@ -174,31 +234,26 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// eventsAfter returns the events after a position, and moves the position on. last says that no
-// more will come.
-func (l *Live) eventsAfter(at *position) (text string, last bool, changed <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.now()
+// eventsAfter returns the events after a position.
+func (s snapshot) eventsAfter(at position) (text string) {
 	event := func(name string, data any) {
 		line, _ := json.Marshal(data) // no error: metrics refuses numbers that are not finite
-		text += fmt.Sprintf("id: %v\nevent: %s\ndata: %s\n\n", *at, name, line)
+		text += fmt.Sprintf("id: %v\nevent: %s\ndata: %s\n\n", at, name, line)
 	}
-	if at[3] != now[3] {
-		at[3] = now[3]
-		event("run", l.view)
+	if at[3] != s.edition {
+		at[3] = s.edition
+		event("run", s.view)
 	}
-	h := metrics.History{Steps: later(l.past.Steps, at[0]), Tests: later(l.past.Tests, at[1]),
-		Validations: later(l.past.Validations, at[2])}
-	*at = now
+	h := metrics.History{Steps: later(s.past.Steps, at[0]), Tests: later(s.past.Tests, at[1]),
+		Validations: later(s.past.Validations, at[2])}
+	at = s.position()
 	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
-		event("numbers", newColumns(h))
+		event("numbers", newColumns(h, s.view.From))
 	}
-	if l.end != "" {
-		event("end", l.end)
-		return text, true, nil
+	if s.end != "" {
+		event("end", s.end)
 	}
-	return text, l.closed, l.changed
+	return text
 }
 
 func later[T any](list []T, n int) []T { return list[min(max(n, 0), len(list)):] }

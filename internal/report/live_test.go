@@ -3,10 +3,14 @@ package report_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,5 +185,103 @@ func TestLiveWaitsForNobody(t *testing.T) {
 	live.Close()
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		t.Error(err)
+	}
+}
+
+// However long a page takes to build, the run goes on.
+func TestLiveBuildsBesideTheRun(t *testing.T) {
+	live, server := serving(t)
+	release := live.Building()
+	got := make(chan string)
+	go func() {
+		_, text := request(t, server, "GET", "/", "localhost")
+		got <- text
+	}()
+	for range 100 { // also after the request is there
+		if err := errors.Join(live.Step(metrics.Step{Step: 11}), live.Test(metrics.Test{Step: 11}),
+			live.SetRun(sample(t, 2, 4))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release()
+	if text := <-got; !strings.HasSuffix(strings.TrimSpace(text), "</html>") {
+		t.Errorf("a page of %d bytes", len(text))
+	}
+}
+
+// However often a page is loaded, it is built once in its life. Its events have what it lacks.
+func TestLiveBuildsAPageOnce(t *testing.T) {
+	live, server := serving(t)
+	_, first := request(t, server, "GET", "/", "localhost")
+	live.KeepPage(time.Hour)
+	for n := int64(11); n < 20; n++ {
+		live.Step(metrics.Step{Step: n})
+		if _, text := request(t, server, "GET", "/", "localhost"); text != first {
+			t.Fatalf("another page after step %d", n)
+		}
+	}
+	_, rest, _ := strings.Cut(first, `"live":"events`)
+	query, _, _ := strings.Cut(rest, `"`)
+	if got := events(t, server, 1, query, "")[0]; !strings.HasPrefix(got,
+		`id: 19.0.0.1 event: numbers data: {"steps":[[11,0,`) {
+		t.Errorf("after %s: %s", query, got)
+	}
+	live.KeepPage(0)
+	live.Step(metrics.Step{Step: 20})
+	if _, text := request(t, server, "GET", "/", "localhost"); text == first {
+		t.Error("the page stays after its life")
+	}
+}
+
+// counted is a listener that counts its open connections.
+type counted struct {
+	net.Listener
+	open, most atomic.Int32
+}
+
+type countedConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c countedConn) Close() error { c.closed(); return c.Conn.Close() }
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.most.Store(max(l.most.Load(), l.open.Add(1)))
+	}
+	return countedConn{c, sync.OnceFunc(func() { l.open.Add(-1) })}, err
+}
+
+// Connections that ask for nothing take few descriptors, and when they are gone the page is there.
+func TestLiveBoundsConnections(t *testing.T) {
+	live, _ := serving(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := &counted{Listener: listener}
+	live.Serve(at)
+	var idle []net.Conn
+	for range 400 {
+		c, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, c)
+	}
+	for _, c := range idle {
+		c.Close()
+	}
+	for { // until the server has seen them go
+		answer, err := http.Get("http://" + listener.Addr().String())
+		if err == nil {
+			answer.Body.Close()
+			break
+		}
+	}
+	if most := at.most.Load(); most > 33 { // one of them is being closed
+		t.Errorf("%d connections at a time", most)
 	}
 }

@@ -25,7 +25,7 @@ func Write(w io.Writer, p Page) error {
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	text, err := document(payload{View: v, History: newColumns(p.History), Curves: p.Curves})
+	text, err := document(payload{View: v, History: newColumns(p.History, p.Run.From), Curves: p.Curves})
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}

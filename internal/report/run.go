@@ -19,6 +19,7 @@ type Run struct {
 	Title string `json:"title"` // "resnet20 on fashion-mnist"
 	Facts []Fact `json:"facts,omitempty"`
 	Last  int64  `json:"last,omitempty"` // the number of the run's last step; 0 is unknown
+	From  int64  `json:"from,omitempty"` // the step of the checkpoint that was resumed; 0 is none
 
 	Plan *plan.Plan `json:"-"` // of a whole step
 	// Planned is the predicted step, with the bytes of devices. If it is nil, the page has Plan's
@@ -30,6 +31,7 @@ type Run struct {
 	Chains  []Chain            `json:"costs,omitempty"`
 
 	Step int64              `json:"step,omitempty"` // the step that Ran recorded
+	Rows int                `json:"rows,omitempty"` // samples of its batch; 0 is unknown
 	Ran  *schedule.Timeline `json:"-"`              // its workers are the devices of Plan
 
 	Ended *Ended `json:"ended,omitempty"` // nil if the run goes on, or was killed

@@ -26,7 +26,6 @@ type deviceView struct {
 	Stages      []int   `json:"stages"`
 	Limit       int64   `json:"limit"`      // bytes; 0 is none
 	Predicted   int64   `json:"predicted"`  // peak, in bytes; 0 is unknown
-	Peak        int64   `json:"peak"`       // of the recorded step, in bytes, after an action
 	PlannedIdle float64 `json:"idle"`       // idle share of the planned step
 	RanIdle     float64 `json:"ran_idle"`   // idle share of the recorded step
 	Recomputed  int     `json:"recomputed"` // number of recomputed forwards in a step
@@ -75,9 +74,6 @@ func newView(r Run) (v view, err error) {
 	if r.Ran != nil {
 		for w := range v.Devices {
 			v.Devices[w].RanIdle = r.Ran.Idle(w)
-		}
-		for _, e := range r.Ran.Events {
-			v.Devices[e.Worker].Peak = max(v.Devices[e.Worker].Peak, e.Live)
 		}
 	}
 	return v, nil

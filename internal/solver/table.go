@@ -10,8 +10,8 @@ import (
 
 // Point is a plan on a curve of time over memory.
 type Point struct {
-	Peak int64   // bytes
-	Time float64 // microseconds
+	Peak int64   `json:"peak_bytes"`
+	Time float64 `json:"time_us"`
 }
 
 // Curve returns the best plans by ascending peak and descending time, from the least limit with a plan to

@@ -100,13 +100,17 @@ class Picture {
   leave() {}
   click() {}
 
-  // axis draws the x axis below y. All of its marks are in the unit of the last.
-  axis(ctx, y, marks, format) {
-    ctx.font = small; ctx.textAlign = "center"; ctx.textBaseline = "top"; ctx.fillStyle = theme.colour("muted");
+  // axis draws the x axis below y, with its name at the right. All of its marks are in the unit of the last.
+  axis(ctx, y, marks, format, name = "") {
+    ctx.font = small; ctx.textBaseline = "top"; ctx.fillStyle = theme.colour("muted");
+    ctx.textAlign = "right";
+    ctx.fillText(name, this.right, y + 6);
+    ctx.textAlign = "center";
+    const most = this.right - (name ? ctx.measureText(name).width + 10 : -14);
     let end = -Infinity;
     for (const t of marks) {
       const x = this.x(t), text = format(t, marks.at(-1)), half = ctx.measureText(text).width / 2;
-      if (x - half < end + 10 || x + half > this.right + 14 || x < this.left - 1) continue;
+      if (x - half < end + 10 || x + half > most || x < this.left - 1) continue;
       ctx.fillText(text, x, y + 6);
       end = x + half;
     }
@@ -167,7 +171,7 @@ class Chart extends Picture {
         lo = Math.min(lo, s.y[i]); hi = Math.max(hi, s.y[i]);
       }
     }
-    for (const l of this.levels) { hi = Math.max(hi, l.y); lo = Math.min(lo, l.y); }
+    for (const l of this.levels) if (l.y <= 1.25 * hi) hi = Math.max(hi, l.y); // others are marked at the upper edge
     for (const m of this.marks) { hi = Math.max(hi, m.y); lo = Math.min(lo, m.y); }
     if (this.o.from !== undefined) lo = Math.min(lo, this.o.from);
     if (!isFinite(hi)) return [0, 1];
@@ -177,7 +181,7 @@ class Chart extends Picture {
   }
 
   draw(ctx, width, height) {
-    const [lo, hi] = this.range(), bottom = height - 24, top = 8;
+    const [lo, hi] = this.range(), above = this.levels.filter(l => l.y > hi), bottom = height - 24, top = above.length ? 22 : 8;
     const marks = ticks(lo, hi, Math.max(3, (bottom - top) / 30), this.o.base);
     ctx.font = small;
     const text = t => this.o.yText(t, marks.at(-1));
@@ -191,16 +195,18 @@ class Chart extends Picture {
       ctx.beginPath(); ctx.moveTo(this.left, y); ctx.lineTo(this.right, y); ctx.stroke();
       ctx.fillText(text(t), this.left - 7, y);
     }
-    this.axis(ctx, bottom, ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 90), this.o.xBase), this.o.xTick);
+    this.axis(ctx, bottom, ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 60), this.o.xBase), this.o.xTick, this.o.xName);
     ctx.save();
     ctx.beginPath(); ctx.rect(this.left - 4, 0, this.right - this.left + 8, height); ctx.clip(); // with room for half a point
     this.series.forEach((s, i) => this.line(ctx, s, i));
+    ctx.strokeStyle = ctx.fillStyle = theme.colour("limit"); ctx.lineWidth = 1.5; ctx.setLineDash([6, 4]);
+    ctx.textAlign = "right"; ctx.textBaseline = "top";
     for (const l of this.levels) {
-      const y = Math.round(this.y(l.y)) + 0.5;
-      ctx.strokeStyle = theme.colour("limit"); ctx.lineWidth = 1.5; ctx.setLineDash([6, 4]);
+      const y = l.y > hi ? 1.5 : Math.round(this.y(l.y)) + 0.5;
       ctx.beginPath(); ctx.moveTo(this.left, y); ctx.lineTo(this.right, y); ctx.stroke();
-      ctx.setLineDash([]);
     }
+    if (above.length) ctx.fillText(`↑ ${above.map(l => l.text).join(", ")}`, this.right, 5);
+    ctx.setLineDash([]);
     for (const m of this.marks) diamond(ctx, this.x(m.x), this.y(m.y), 7);
     ctx.restore();
     if (this.at !== undefined) this.cross(ctx, top, bottom);

@@ -39,6 +39,13 @@ function duration(ns, like = ns) {
   return Math.round(ns) + " ns";
 }
 
+// wait is seconds in words, as people wait for them.
+function wait(seconds) {
+  const minutes = Math.round(seconds / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
+  if (seconds < 90) return Math.ceil(seconds) + " s";
+  return days ? `${days} d ${hours % 24} h` : hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+}
+
 const percent = x => (100 * x).toFixed(Math.abs(x) < 0.0995 ? 1 : 0) + " %";
 const grouped = n => Number(n).toLocaleString("en-GB").replaceAll(",", "\u202f");
 const lower = s => s.charAt(0).toLowerCase() + s.slice(1);

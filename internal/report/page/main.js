@@ -1,7 +1,7 @@
 // --- the page ---
 
 const data = JSON.parse(byId("data").textContent);
-const history = { steps: data.history.steps, tests: data.history.tests, validations: data.history.validations };
+const history = { steps: data.history.steps, tests: data.history.tests, validations: data.history.validations, peaks: data.history.peaks || [] };
 const STEP = 0, TIME = 2, LOSS = 3, LR = 4, NORM = 5, SPEED = 6, PEAKS = 7;
 const ACCURACY = 3, TESTLOSS = 4, MSE = 5; // of tests and validations
 let view = data.view;
@@ -45,9 +45,10 @@ function tiles() {
   const out = [], steps = history.steps, last = steps.at(-1);
   if (last) {
     const done = last[STEP];
-    out.push(tile("Steps", grouped(done), view.last ? `of ${grouped(view.last)}` : "", view.last ? done / view.last : undefined));
-    const first = steps[0];
-    out.push(tile("Loss", significant(last[LOSS], 4), first !== last ? `from ${significant(first[LOSS], 4)} at step ${grouped(first[STEP])}` : ""));
+    const recent = steps.slice(-51), left = median(recent.slice(1).map((s, i) => (s[TIME] - recent[i][TIME]) / (s[STEP] - recent[i][STEP]))) * (view.last - done);
+    const note = view.last ? `of ${grouped(view.last)}${data.live && left > 0 && !ended() ? `, ${wait(left)} left` : ""}` : "";
+    out.push(tile("Steps", grouped(done), note, view.last ? done / view.last : undefined));
+    out.push(tile("Loss", significant(smoothed(steps.map(s => s[LOSS])).at(-1), 4), steps.length > 1 ? `smoothed; ${significant(last[LOSS], 4)} in the last step` : ""));
   }
   const validation = last && history.validations.at(-1);
   if (validation && validation[TESTLOSS] !== null) {
@@ -69,18 +70,18 @@ function tiles() {
     out.push(tile("Step, planned", duration(lengthOf(view.planned)), `${grouped(view.devices.length)} ${view.devices.length === 1 ? "device" : "devices"}`));
     if (!view.ran) out.push(tile("Idle, planned", percent(view.devices.reduce((sum, d) => sum + d.idle, 0) / view.devices.length), "mean of the devices"));
     if (d.predicted) out.push(tile("Peak memory, planned", bytes(d.predicted), d.name + (d.limit ? `, of ${bytes(d.limit)}` : ", no limit"), d.limit ? bound : undefined));
-    out.push(tile("Forwards run again", grouped(view.devices.reduce((sum, d) => sum + d.recomputed, 0)), "in a step, of all units"));
+    out.push(tile("Recomputed forwards", grouped(view.devices.reduce((sum, d) => sum + d.recomputed, 0)), "in a step, of all units"));
   }
   if (view.devices && view.ran) {
     const mean = of => view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length;
     out.push(tile("Idle", percent(mean("ran_idle")), `planned ${percent(mean("idle"))}, mean of ${count(view.devices.length, "device")}`));
   }
-  if (last && last[PEAKS] && last[PEAKS].length) {
+  if (history.peaks.length) {
     let worst = 0;
-    const share = i => view.devices && view.devices[i] && view.devices[i].limit ? last[PEAKS][i] / view.devices[i].limit : 0;
-    last[PEAKS].forEach((p, i) => { if (share(i) > share(worst) || share(worst) === 0 && p > last[PEAKS][worst]) worst = i; });
+    const share = i => view.devices && view.devices[i] && view.devices[i].limit ? history.peaks[i] / view.devices[i].limit : 0;
+    history.peaks.forEach((p, i) => { if (share(i) > share(worst) || share(worst) === 0 && p > history.peaks[worst]) worst = i; });
     const d = view.devices && view.devices[worst];
-    out.push(tile("Peak memory", bytes(last[PEAKS][worst]), d ? d.name + (d.limit ? `, of ${bytes(d.limit)}` : ", no limit") : `device ${worst}`, d && d.limit ? share(worst) : undefined));
+    out.push(tile("Peak memory", bytes(history.peaks[worst]), d ? d.name + (d.limit ? `, ${percent(share(worst))} of ${bytes(d.limit)}` : ", no limit") : `device ${worst}`, d && d.limit ? share(worst) : undefined));
   }
   byId("tiles").replaceChildren(...out);
 }
@@ -108,7 +109,7 @@ function step() {
   const blocks = [];
   if (planned) blocks.push(new Block("As planned", view.planned, view.times === "unit"));
   if (ran) blocks.push(new Block("As it ran", view.ran, false));
-  byId("step-title").textContent = ran ? `Step ${grouped(view.step)}` : "One step";
+  byId("step-title").textContent = ran ? `Step ${grouped(view.step)}${view.rows ? `, ${count(view.rows, "sample")}` : ""}` : "One step";
   const meanOf = of => percent(view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length);
   const notes = [];
   if (ran && planned && view.times !== "unit") notes.push(`It took ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${meanOf("ran_idle")} of it on average.`);
@@ -140,7 +141,7 @@ function memoryOverStep(ran) {
   if (!ran) return;
   byId("bytes-title").textContent = `Bytes on each device after each action, ${lower(ran.title)}`;
   memoryChart = new Chart(byId("bytes"), stepView, {
-    label: "Bytes on each device over the step", height: 200, from: 0, base: 1024, left: Timeline.left,
+    label: "Bytes on each device over the step", height: 200, base: 1024, left: Timeline.left,
     yText: bytes, xTick: duration, xText: t => "At " + duration(t),
   });
   const series = [], names = [];
@@ -164,18 +165,20 @@ function limits() {
 
 const asLegend = limit => ({ name: limit.text, colour: "limit", line: true, dashed: true });
 
+const memoryBar = (n, limit) => n ? (limit ? bar(bytes(n), n / limit, "accent") : bytes(n)) : "–";
+
 function devicesTable() {
   const columns = [
     { title: "Device", head: true, value: d => d.name },
     { title: "Stages", value: d => (d.stages || []).join(", "), number: true },
     { title: "Idle", note: "share of the step as it ran", number: true, value: d => d.ran_idle, cell: d => bar(percent(d.ran_idle), d.ran_idle, "idle"), only: view.ran },
     { title: "Idle, planned", number: true, value: d => d.idle, cell: d => bar(percent(d.idle), d.idle, "idle") },
-    { title: "Forwards run again", number: true, value: d => d.recomputed },
-    { title: "Most bytes seen", note: "after an action of the recorded step", number: true, value: d => d.peak, cell: d => d.peak ? (d.limit ? bar(bytes(d.peak), d.peak / d.limit, "series-0") : bytes(d.peak)) : "–", only: view.ran },
-    { title: "Predicted peak", number: true, value: d => d.predicted, cell: d => d.predicted ? (d.limit ? bar(bytes(d.predicted), d.predicted / d.limit, "series-0") : bytes(d.predicted)) : "–" },
+    { title: "Recomputed forwards", number: true, value: d => d.recomputed },
+    { title: "Highest memory", note: "of all steps", number: true, value: d => d.most, cell: d => memoryBar(d.most, d.limit), only: view.ran },
+    { title: "Predicted peak", number: true, value: d => d.predicted, cell: d => memoryBar(d.predicted, d.limit) },
     { title: "Limit", number: true, value: d => d.limit, cell: d => d.limit ? bytes(d.limit) : "none" },
   ].filter(c => !("only" in c) || c.only);
-  new Table(byId("devices"), columns, "Devices").set(view.devices);
+  new Table(byId("devices"), columns, "Devices").set(view.devices.map((d, i) => ({ ...d, most: history.peaks[i] || 0 })));
 }
 
 // --- curves over steps ---
@@ -198,7 +201,7 @@ const curves = [
   { id: "speed", name: "Samples a second", from: 0, text: x => significant(x, 4), series: () => both("samples/s", s => s[SPEED], 4) },
   { id: "norm", name: "Gradient norm", from: 0, text: x => significant(x, 3), series: () =>
     history.steps.some(s => s[NORM] !== null) ? both("gradient norm", s => s[NORM] || 0, 3) : [] },
-  { id: "peaks", name: "Peak memory", from: 0, base: 1024, text: bytes, series: () => {
+  { id: "peaks", name: "Peak memory", base: 1024, text: bytes, series: () => {
     const n = Math.max(0, ...history.steps.slice(-1).map(s => (s[PEAKS] || []).length));
     return Array.from({ length: n }, (_, i) => ({ name: view.devices && view.devices[i] ? view.devices[i].name : `device ${i}`,
       x: history.steps.map(s => s[STEP]), y: history.steps.map(s => s[PEAKS] && s[PEAKS][i] !== undefined ? s[PEAKS][i] : null), hue: i % 8, dash: dashes[i % 8], dots: false }));
@@ -239,7 +242,7 @@ function numbers() {
       c.legend = element("ul", { className: "legend" });
       c.figure = element("figure", {}, element("figcaption", { textContent: c.name }), box, c.legend);
       c.chart = new Chart(box, numbersView, { label: c.name + " over steps", from: c.from, base: c.base, yText: c.text, together: charts,
-        left: () => 62, within: c.within, xTick: t => Number.isInteger(t) ? grouped(t) : "", xText: t => "Step " + grouped(Math.round(t)) });
+        left: () => 62, within: c.within, xName: "step", xTick: t => Number.isInteger(t) ? grouped(t) : "", xText: t => "Step " + grouped(Math.round(t)) });
       charts.push(c.chart);
       byId("charts").replaceChildren(...curves.filter(k => k.figure).map(k => k.figure));
     }
@@ -257,7 +260,7 @@ function numbers() {
 
 function memory() {
   const stages = (data.curves || []).map(c => ({ ...c, title: `Stage ${c.stage}, ${count(c.layers, "unit")}: one micro-batch` }));
-  const list = stages.filter(c => c.best && c.best.length);
+  const list = stages.filter(c => c.best && c.best.length > 2); // two plans are no curve
   byId("memory").hidden = !list.length;
   byId("memory-charts").replaceChildren(...list.map(c => {
     const x = c.best.map(p => p.bytes), y = c.best.map(p => p.us * 1000);
@@ -284,10 +287,10 @@ function others() {
   new Table(byId("other-table"), [
     { title: "Schedule", head: true, value: o => o.schedule },
     { title: "Micro-batches", number: true, value: o => o.micro_batches || 0, cell: o => o.micro_batches ? grouped(o.micro_batches) : "–" },
-    { title: "Step", number: true, value: o => o.step || 0, cell: o => o.step ? bar(duration(o.step * 1e9), o.step / most, o.lost ? "idle" : "series-2") : "–" },
-    { title: "None below", note: "no plan of the schedule takes less", number: true, value: o => o.bound || 0, cell: o => o.bound ? duration(o.bound * 1e9) : "–" },
-    { title: "Highest peak", number: true, value: o => o.peak || 0, cell: o => o.peak ? bytes(o.peak) : "–" },
-    { title: "Why not", wide: true, value: o => o.lost || "", cell: o => o.lost ? element("span", { className: "wrap", textContent: o.lost }) : element("span", { className: "badge kept", textContent: "the plan" }) },
+    { title: "Step", number: true, value: o => o.step || 0, cell: o => o.step ? bar(duration(o.step * 1e9), o.step / most, o.lost ? "idle" : "kept") : "–" },
+    { title: "Lower bound", note: "no plan of the schedule takes less", number: true, value: o => o.bound || 0, cell: o => o.bound ? duration(o.bound * 1e9) : "–" },
+    { title: "Peak memory", number: true, value: o => o.peak || 0, cell: o => o.peak ? bytes(o.peak) : "–" },
+    { title: "Rejected because", wide: true, value: o => o.lost || "", cell: o => o.lost ? element("span", { className: "wrap", textContent: o.lost }) : element("span", { className: "badge kept", textContent: "the plan" }) },
   ], "Schedules").set(rows);
 }
 
@@ -303,7 +306,7 @@ function layers() {
   const most = Math.max(...rows.map(l => l.forward + l.backward));
   const mostSaved = Math.max(...rows.map(l => l.saved));
   const again = rows.filter(l => l.again).length;
-  byId("layers-note").textContent = `${count(rows.length, "layer")}${again ? `, of which ${grouped(again)} are computed again in backward` : view.layers.some(l => l.stage >= 0) ? ", none computed again" : ""}.`
+  byId("layers-note").textContent = `${count(rows.length, "layer")}${again ? `, of which ${grouped(again)} are recomputed in backward` : view.layers.some(l => l.stage >= 0) ? ", none recomputed" : ""}.`
     + (measured ? " Times and bytes are of one micro-batch." : " Their costs were not measured, as nothing in this run asked for it.");
   const columns = [
     { title: "#", value: l => l.i, number: true, minor: true },
@@ -327,7 +330,7 @@ function layers() {
     columns.push(
       { title: "Forward", value: l => l.forward, number: true, cell: l => l.forward ? bar(duration(l.forward * 1e9) + joined(l), l.forward / most, "forward") : "–" },
       { title: "Backward", value: l => l.backward, number: true, cell: l => l.backward ? bar(duration(l.backward * 1e9) + joined(l), l.backward / most, "backward") : "–" },
-      { title: "Saved", note: "bytes held from forward to backward", value: l => l.saved, number: true, cell: l => l.saved ? bar(bytes(l.saved) + joined(l), l.saved / mostSaved, "weight") : "–" });
+      { title: "Saved", note: "bytes held from forward to backward", value: l => l.saved, number: true, cell: l => l.saved ? bar(bytes(l.saved) + joined(l), l.saved / mostSaved, "accent") : "–" });
   }
   layerTable = new Table(byId("layer-table"), columns, "Layers of the model");
   layerTable.set(rows);
@@ -357,11 +360,14 @@ function heading() {
     parts.push(`last step on ${at.toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric" })} at ${at.toLocaleTimeString("en-GB")}`);
   }
   byId("status").textContent = parts.join(" · ");
-  const ended = view.ended && !(n && history.steps.at(-1)[TIME] > view.ended.time) ? view.ended : null; // a run may have gone on since
-  if (ended && !data.live) say(ended.how, ended.how);
-  byId("ended").hidden = !ended || !ended.why;
-  byId("ended").textContent = ended && ended.why ? `The run ${ended.how === "failed" ? "failed" : "was interrupted"}: ${ended.why.replace(/^interrupted /, "")}` : "";
+  const end = ended();
+  if (end && !data.live) say(end.how, end.how);
+  byId("ended").hidden = !end || !end.why;
+  byId("ended").textContent = end && end.why ? `The run ${end.how === "failed" ? "failed" : "was interrupted"}: ${end.why.replace(/^interrupted /, "")}` : "";
 }
+
+// ended is how the run ended; null if it goes on, also again.
+const ended = () => view.ended && !(history.steps.length && history.steps.at(-1)[TIME] > view.ended.time) ? view.ended : null;
 
 // say says how the run stands.
 function say(text, state) {
@@ -382,6 +388,7 @@ function listen() {
     history.steps.push(...after(history.steps, more.steps));
     history.tests.push(...after(history.tests, more.tests));
     history.validations.push(...after(history.validations, more.validations));
+    more.peaks.forEach((p, i) => { history.peaks[i] = Math.max(history.peaks[i] || 0, p); });
     heading(); tiles(); numbers();
   });
   source.addEventListener("run", e => { view = JSON.parse(e.data); everything(); });

@@ -6,9 +6,12 @@ const theme = {
   cache: {},
   dark: window.matchMedia("(prefers-color-scheme: dark)"),
 
-  // colour is the value of a variable of the style.
+  probe: document.body.appendChild(element("i", { hidden: true })),
+
+  // colour is the value of a variable of the style, of the light or the dark one.
   colour(name) {
-    return this.cache[name] ||= getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+    this.probe.style.color = `var(--${name})`;
+    return this.cache[name] ||= getComputedStyle(this.probe).color;
   },
   series(i) { return this.colour("series-" + (i % 8)); },
   changed() {

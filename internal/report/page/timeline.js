@@ -77,7 +77,7 @@ class Timeline extends Picture {
   draw(ctx, width, height) {
     this.left = Timeline.left(width); this.right = width - 14;
     const rows = this.rows(), h = this.lane;
-    const marks = ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 110));
+    const marks = ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 80));
     ctx.strokeStyle = theme.colour("grid"); ctx.lineWidth = 1;
     for (const t of marks) {
       const x = Math.round(this.x(t)) + 0.5;

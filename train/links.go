@@ -1,9 +1,8 @@
-package main
+package train
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"penstock.example/internal/link"
 	"penstock.example/plan"
 	"penstock.example/torch"
-	"penstock.example/train"
 )
 
 // timeLink times ten transfers of 4 bytes and ten of many bytes, and makes a link of the shortest times.
@@ -51,8 +49,8 @@ func worseLink(a, b plan.Link) plan.Link {
 	return a
 }
 
-// measureLinks returns the slowest link between a process and the next. All members of the group call it.
-func measureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
+// MeasureLinks returns the slowest link between a process and the next. All members of the group call it.
+func MeasureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
 	for first := range g.Size() - 1 {
 		var mine plan.Link
 		if own := g.Rank() - first; own == 0 || own == 1 {
@@ -89,11 +87,11 @@ func timeRoundTrips(g *group.Group, peer int, asks bool) (plan.Link, error) {
 }
 
 // measureCopies returns the slowest link between two devices of this process.
-func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
+func measureCopies(devices []PlanDevice) (slowest plan.Link, err error) {
 	for i, to := range devices {
 		for _, from := range devices[:i] {
-			l, err := timeLink(from, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
-				target := torch.NewCtx(torch.Options{Device: to})
+			l, err := timeLink(from.Device, 64<<20, func(t *torch.Tensor) (time.Duration, error) {
+				target := torch.NewCtx(torch.Options{Device: to.Device})
 				defer target.Close()
 				start := engine.Now(target)
 				defer start.Free()
@@ -110,28 +108,4 @@ func measureCopies(devices []torch.Device) (slowest plan.Link, err error) {
 		}
 	}
 	return slowest, nil
-}
-
-// hardware reads the model and the memory of a device. Tests replace it.
-var hardware = torch.Device.Hardware
-
-// readDevices reads the model and the memory of devices. Devices of different kinds, and devices that cannot
-// be used here, are usage errors.
-func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
-	for i, d := range devices {
-		h, problem := hardware(d)
-		switch {
-		case slices.Contains(devices[:i], d):
-			problem = fmt.Errorf("%v is there twice; want each device once", d)
-		case d.Kind != devices[0].Kind:
-			problem = errors.New("a CPU and a GPU are not planned together; want devices of one of the two")
-		case d.Usable() != nil:
-			problem = d.Usable()
-		}
-		if problem != nil {
-			return nil, badUsage("--devices %s: %s", joined(devices), message(problem))
-		}
-		list = append(list, train.PlanDevice{Device: d, Hardware: h})
-	}
-	return list, nil
 }

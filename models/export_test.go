@@ -1,0 +1,4 @@
+package models
+
+// Forget removes the model that was registered last.
+func Forget() { registry = registry[:len(registry)-1] }
