@@ -169,3 +169,45 @@ func checkAdapter(t *testing.T, c *torch.Ctx, folder string, x *torch.Tensor,
 	}
 	checkSteps(t, c, s, x, lossOf, want)
 }
+
+// TestFolderRefuses: a config.json that is not the model's, or means something that is not computed,
+// is refused by the name of its field.
+func TestFolderRefuses(t *testing.T) {
+	for _, row := range []struct{ model, old, new, want string }{
+		{"llama", `"model_type": "llama"`, `"model_type": "mamba"`, `model_type "mamba"; want one of gpt2, llama`},
+		{"llama", `"use_cache": true`, `"use_magic": true`, "use_magic is true; want it left out"},
+		{"llama", `"hidden_size": 96`, `"hidden_size": "96"`, `hidden_size is "96"; want it a int64`},
+		{"llama", `"hidden_size": 96,`, ``, "hidden_size is 0; want it 1 to 2^24"},
+		{"llama", `"num_key_value_heads": 2`, `"num_key_value_heads": 4`, "num_key_value_heads is 4; want it a divisor of the 6"},
+		{"llama", `"rope_type": "llama3"`, `"rope_type": "yarn"`, "rope_type is yarn; want it default, linear or llama3"},
+		{"llama", `"factor": 8.0`, `"factor": 8.0, "beta": 1`, "beta of the rotations is 1"},
+		{"llama", `"hidden_act": "silu"`, `"hidden_act": "gelu"`, "hidden_act is gelu; want it silu"},
+		{"llama", `"head_dim": 24`, `"head_dim": 1`, "head_dim is 1; want it even"},
+		{"llama", `"attention_dropout": 0.0`, `"attention_dropout": 0.1`, "attention_dropout is 0.1; want it 0"},
+		{"llama", `{`, ``, "config.json: invalid character"},
+		{"mistral", `"sliding_window": 32`, `"sliding_window": 32, "quantization_config": {"bits": 4}`, "quantization_config is"},
+		{"gpt2", `"attn_pdrop": 0.0`, `"attn_pdrop": 0.2`, "attn_pdrop is 0.2; want it 0"},
+		{"gpt2", `"n_inner": null`, `"n_inner": 50`, "n_inner is 50; want it 192"},
+		{"vit", `"patch_size": 4`, `"patch_size": 5`, "image_size is 12; want it a multiple of the patch size 5"},
+	} {
+		text := string(must.Get(os.ReadFile(filepath.Join("testdata", "folders", row.model, "config.json")))(t))
+		changed := strings.Replace(text, row.old, row.new, 1)
+		if changed == text {
+			t.Errorf("%s has no %s", row.model, row.old)
+		}
+		folder := t.TempDir()
+		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(changed), 0o666))
+		if _, err := models.New(folder, models.Options{}); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s with %s: %v; want %q", row.model, row.new, err, row.want)
+		}
+	}
+	llama := filepath.Join("testdata", "folders", "llama")
+	if _, err := models.New(llama, models.Options{Classes: 51}); err == nil ||
+		!strings.Contains(err.Error(), "want at most the 50 tokens of the model") {
+		t.Errorf("51 classes: %v", err)
+	}
+	if _, err := models.Describe(filepath.Join("testdata", "nothing")); err == nil ||
+		!strings.Contains(err.Error(), "config.json: no such file") {
+		t.Errorf("an empty folder: %v", err)
+	}
+}
