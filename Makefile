@@ -27,7 +27,7 @@ space := $(subst ,, )
 DEBIAN_PYTHON = /usr/bin/python3
 BUILD = go build -buildvcs=auto -o bin/penstock ./cmd/penstock
 
-.PHONY: help build train test test-full test-avx2 bench bundle fixtures fmt clean
+.PHONY: help build train test test-full test-avx2 bench dist bundle fixtures fmt clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -42,8 +42,8 @@ build train test test-full test-avx2 bench:
 	@scripts/torch $(if $(filter bench,$@),--python) "$(TORCH)" $(MAKE) --no-print-directory TORCH= $@
 else
 
-# CUDA is in the build where libtorch has it.
-export GOFLAGS := $(strip $(GOFLAGS) $(shell scripts/cuda))
+# Without paths in the build, all checkouts share Go's cache, and the C++ in it. CUDA is in the build where libtorch has it.
+export GOFLAGS := $(strip -trimpath $(GOFLAGS) $(shell scripts/cuda))
 
 build: ## bin/penstock
 	@scripts/setup
@@ -85,6 +85,10 @@ bench: ## benchmarks beside PyTorch (TORCH=2.15.0 installs it) and torchgpipe; B
 	@scripts/bench $(BENCH_FLAGS)
 
 endif
+
+dist: ## the binary for this Debian with its checksum, in out
+	@scripts/setup
+	@scripts/dist
 
 bundle: ## one file with sources, Go modules and the Go toolchain, out/penstock-bundle.tar.xz, for machines without network
 	@scripts/bundle/make

@@ -4,6 +4,7 @@ package examples
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -85,5 +86,27 @@ func TestPeersNamesTestsThatExist(t *testing.T) {
 	}
 	if len(names) < 15 {
 		t.Errorf("%d tests are named", len(names))
+	}
+}
+
+// The guide's lines make a module of one's own find Penstock and all that it needs.
+func TestAModuleOfOnesOwn(t *testing.T) {
+	page, err := os.ReadFile("../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lines, _ := strings.Cut(string(page), "```sh\ngo mod edit")
+	lines, _, found := strings.Cut(lines, "```")
+	root, err := filepath.Abs("..")
+	if err != nil || !found {
+		t.Fatal(err, found)
+	}
+	lines = "cp " + root + "/examples/own/main.go . && go mod init own\ngo mod edit" +
+		strings.ReplaceAll(lines, "/path/to/penstock", root) + "go list -deps . >deps"
+	command := exec.Command("sh", "-ec", lines)
+	command.Dir = t.TempDir()
+	command.Env = append(os.Environ(), "GOPROXY=off", "GOWORK=off", "PWD="+command.Dir)
+	if text, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, text)
 	}
 }

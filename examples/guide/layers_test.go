@@ -8,7 +8,7 @@ import (
 	"penstock.example/torch"
 )
 
-// block adds to its input what two linear layers make of it.
+// block adds the output of two linear layers to its input.
 type block struct {
 	nn.Base
 	in, out *nn.Linear

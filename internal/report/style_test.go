@@ -6,6 +6,10 @@ import (
 	"os"
 	"regexp"
 	"testing"
+	"time"
+
+	"penstock.example/internal/draw"
+	"penstock.example/schedule"
 )
 
 // palette is the colours of the page's style by name, of the light theme and of the dark one.
@@ -20,23 +24,25 @@ func palette(t *testing.T) map[string][2][3]float64 {
 	for _, m := range pair.FindAllSubmatch(text, -1) {
 		var both [2][3]float64
 		for theme, code := range m[2:] {
-			var rgb [3]uint8
-			fmt.Sscanf(string(code), "%2x%2x%2x", &rgb[0], &rgb[1], &rgb[2])
-			for i, c := range rgb {
-				both[theme][i] = linear(float64(c) / 255)
-			}
+			both[theme] = intensities(string(code))
 		}
 		out[string(m[1])] = both
 	}
 	return out
 }
 
-// linear is the intensity of a channel of sRGB.
-func linear(c float64) float64 {
-	if c <= 0.04045 {
-		return c / 12.92
+// intensities are the linear red, green and blue of a code such as 0072b2.
+func intensities(code string) (out [3]float64) {
+	var rgb [3]uint8
+	fmt.Sscanf(code, "%2x%2x%2x", &rgb[0], &rgb[1], &rgb[2])
+	for i, c := range rgb {
+		if s := float64(c) / 255; s <= 0.04045 {
+			out[i] = s / 12.92
+		} else {
+			out[i] = math.Pow((s+0.055)/1.055, 2.4)
+		}
 	}
-	return math.Pow((c+0.055)/1.055, 2.4)
+	return out
 }
 
 // contrast is the contrast ratio of WCAG 2.
@@ -69,6 +75,29 @@ func TestContrast(t *testing.T) {
 			if got := contrast(colours[pair[0]][theme], colours[pair[1]][theme]); got < 4.5 {
 				t.Errorf("%s: %s on %s has a contrast of %.2f, want 4.5", name, pair[0], pair[1], got)
 			}
+		}
+	}
+}
+
+// Labels of pictures can be read on any shade of any kind of action.
+func TestContrastOfPictures(t *testing.T) {
+	var timeline schedule.Timeline
+	kinds := []schedule.Kind{schedule.Forward, schedule.Recompute, schedule.Backward, schedule.BackwardInput,
+		schedule.BackwardWeight}
+	for i := range 20 * len(kinds) {
+		start := time.Duration(i) * time.Second
+		timeline.Events = append(timeline.Events, schedule.Event{Start: start, End: start + time.Second,
+			Action: schedule.Action{Kind: kinds[i%len(kinds)], Stage: i / len(kinds)}})
+	}
+	timeline.Workers = 1
+	label := regexp.MustCompile(`fill="#(\w{6})"><title>.*</rect>\n<text.* fill="#(\w{6})"`)
+	labels := label.FindAllStringSubmatch(string(draw.SVG(timeline, draw.Options{})), -1)
+	if len(labels) != len(timeline.Events) {
+		t.Fatalf("%d labels of %d actions", len(labels), len(timeline.Events))
+	}
+	for i, m := range labels {
+		if got := contrast(intensities(m[1]), intensities(m[2])); got < 4.5 {
+			t.Errorf("%v: #%s on #%s has a contrast of %.2f, want 4.5", timeline.Events[i].Action, m[2], m[1], got)
 		}
 	}
 }
