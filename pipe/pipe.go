@@ -51,6 +51,7 @@ type Pipe struct {
 	stop     sync.Once
 	submit   sync.Mutex // held while a run gives its jobs to all workers
 	closed   bool       // guarded by submit
+	steps    int64      // number of the next step; guarded by submit
 	plans    plans
 	modesMu  sync.Mutex
 	modes    []bool // at the last run

@@ -1,0 +1,28 @@
+package command
+
+import (
+	"strings"
+	"testing"
+)
+
+// training is a run of a second or less, as launch takes it.
+var training = append([]string{"--"}, small...)
+
+func TestLaunchRefuses(t *testing.T) {
+	for _, row := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--processes", "2"}, "want penstock launch --processes 2 -- train ..."},
+		{[]string{"--processes", "2", "--", "balance"}, "launch starts penstock train"},
+		{append([]string{"--processes", "0"}, training...), "--processes 0: want at least 1"},
+	} {
+		t.Setenv(token, "")
+		r := command(t, append([]string{"launch"}, row.args...)...)
+		if r.code != exitUsage || r.stdout != "" || !strings.Contains(r.stderr, row.want) ||
+			strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%q: exit code %d, stdout %q, stderr %q; want %s", row.args, r.code, r.stdout,
+				r.stderr, row.want)
+		}
+	}
+}
