@@ -16,6 +16,8 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"penstock.example/internal/disk"
 )
 
 // configName is the file in --out with the flags of the run.
@@ -69,6 +71,9 @@ func readSaved(cmd *cobra.Command, out string) error {
 func setFromFile(cmd *cobra.Command, file string, without ...string) error {
 	s := cmd.Flags()
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
+		if len(text) > disk.MaxFlags {
+			return nil, fmt.Errorf("it has %d bytes; want at most %d", len(text), disk.MaxFlags)
+		}
 		err = toml.Unmarshal(text, &settings)
 		return settings, err
 	})
@@ -84,7 +89,7 @@ func setFromFile(cmd *cobra.Command, file string, without ...string) error {
 			continue
 		}
 		if err := setFlag(s, name, settings[name]); err != nil {
-			return badUsage("--config %s: %w", file, flagError(cmd, err))
+			return badUsage("--config %s: %w", file, disk.Short(flagError(cmd, err)))
 		}
 	}
 	return nil

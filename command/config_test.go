@@ -67,13 +67,16 @@ func TestConfigRefuses(t *testing.T) {
 		"balance = [[1], [2]]\n":       "--balance [1],[2]: ",
 		"balance = [2, \"x\"]\n":       "--balance 2,x: ",
 		"nesterov = \"perhaps\"\n":     "--nesterov",
+
+		"batch = " + strings.Repeat("[", 2<<20) + strings.Repeat("]", 2<<20): "want at most 65536",
+		"batch = " + strings.Repeat("[", 30000) + strings.Repeat("]", 30000): "--batch \"[[[",
 	} {
 		file := textFile(t, "flags.toml", text)
 		r := command(t, "train", "--config", file)
 		if r.code != exitUsage || r.stdout != "" ||
 			!strings.HasPrefix(r.stderr, "penstock: --config "+file+": ") ||
-			!strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 {
-			t.Errorf("%q: %+v; want %q", text, r, want)
+			!strings.Contains(r.stderr, want) || strings.Count(r.stderr, "\n") != 1 || len(r.stderr) > 2000 {
+			t.Errorf("%.200q: %.200s of %d bytes; want %q", text, r.stderr, len(r.stderr), want)
 		}
 	}
 	if r := command(t, "train", "--config", "none.toml"); r.code != exitUsage ||

@@ -34,7 +34,7 @@ func dataFor(model string) (args []string) {
 func TestSyntheticFitsEveryModel(t *testing.T) {
 	for _, name := range models.Names() {
 		var flags trainFlags
-		cmd := newTrain(nil)
+		cmd := newTrain(nil, nil, nil)
 		cmd.ResetFlags()
 		flags.register(cmd)
 		if err := cmd.ParseFlags(with(dataFor(name), "--model", name, "--data", "synthetic")); err != nil {

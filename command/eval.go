@@ -57,7 +57,7 @@ the data are not taken from the run. penstock launch starts several processes.`,
 			if !cmd.Flags().Changed("stages") {
 				f.stages = g.Size()
 			}
-			defer func() { failGroup(g, err); err = errors.Join(err, g.Close()) }()
+			defer func() { err = errors.Join(failGroup(g, err), g.Close()) }()
 		}
 		var set data.Dataset
 		t, err := f.open(cmd, args[0], func(t *trained) error {

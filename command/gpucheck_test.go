@@ -25,7 +25,7 @@ func goodKit() map[string]string {
 	return map[string]string{
 		"penstock": `case "$*" in
 	version) echo "devices   cpu:0" ;;
-	*cuda:0*) echo "there is no GPU"; exit 2 ;;
+	*cuda:0*) echo "there is no GPU"; exit 64 ;;
 	*) echo '{"step":1,"peak_bytes":[1000]}'; echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}' ;;
 esac`,
 		"bench":     `echo "bench: $*  1.00" >&2`,

@@ -15,6 +15,7 @@ import (
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/report"
+	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -78,8 +79,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			return open.run(ctx, p)
 		}()
 		if err != nil {
-			failGroup(j.group, err)
-			err = errors.Join(withRemedy(overLimit(inFlags(j.flags, err))), j.close())
+			err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
 			if missing != nil && j.out != "" {
 				os.Remove(j.out) // if nothing is in it
 			}
@@ -187,7 +187,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
-		for assignment := range strings.SplitSeq(list, ",") {
+		for _, assignment := range setting.Split(list) {
 			name, value, _ := strings.Cut(assignment, "=")
 			out[name] = value
 		}

@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,10 +29,10 @@ secret in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to
 standard error, each line with its rank in front.
 
 When a process fails, launch ends the others and exits with the exit code of the
-process, or with 1 if a signal ended it. Ctrl-C or SIGTERM lets all processes
-finish their step and save. A second one ends them at once. --restarts starts a
-failed run again, with --out from its newest checkpoint, unless it exited with 2:
-its command line or data would be refused again.
+process, or with 1 if a signal ended it. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
+or SIGXCPU lets all processes finish their step and save. Ctrl-C again ends them at
+once. --restarts starts a failed run again, with --out from its newest checkpoint,
+unless it exited with 64: its command line or data would be refused again.
 
 On several machines, start penstock train by torchrun, srun, mpirun or Kubernetes.`,
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2
@@ -84,8 +86,35 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 			"LOCAL_WORLD_SIZE="+n, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port.Number),
 			"TORCHELASTIC_USE_AGENT_STORE=")) // an agent's store is at another address
 	}
+	if err := checkLine(train, job.Env[0]); err != nil {
+		return err
+	}
+	losesWork.Store(true)
 	if err = job.Run(cmd.Context()); err != nil && cmd.Context().Err() != nil {
 		return errors.New("interrupted")
 	}
 	return err
+}
+
+// checkLine returns the error of a command line that every process would refuse.
+func checkLine(args, environment []string) error {
+	getenv := func(name string) (value string) {
+		for _, variable := range environment { // the last counts
+			if v, found := strings.CutPrefix(variable, name+"="); found {
+				value = v
+			}
+		}
+		return value
+	}
+	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
+	root.SetFlagErrorFunc(flagError)
+	verb := newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil })
+	if args[0] == "eval" { // flags alone: the rest is in the checkpoint
+		verb = newEval()
+		verb.RunE = func(*cobra.Command, []string) error { return nil }
+	}
+	root.AddCommand(verb)
+	root.SetArgs(args)
+	root.SetOut(io.Discard)
+	return root.Execute()
 }

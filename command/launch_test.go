@@ -16,6 +16,10 @@ func TestLaunchRefuses(t *testing.T) {
 		{[]string{"--processes", "2"}, "want penstock launch --processes 2 -- train ..."},
 		{[]string{"--processes", "2", "--", "balance"}, "launch starts penstock train"},
 		{append([]string{"--processes", "0"}, training...), "--processes 0: want at least 1"},
+		{[]string{"--processes", "2", "--restarts", "1", "--", "train", "--stagse", "2"},
+			"did you mean --stages? see penstock train --help"},
+		{[]string{"--processes", "2", "--", "eval", "--prat", "all"}, "did you mean --part?"},
+		{append([]string{"--processes", "7"}, training...), "7 are more than the 6 layers of mlp"},
 	} {
 		t.Setenv(token, "")
 		r := command(t, append([]string{"launch"}, row.args...)...)

@@ -10,13 +10,16 @@ import (
 	"os/signal"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/launch"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/torch"
@@ -56,9 +59,21 @@ func Main(own ...interface{ register() error }) {
 			os.Exit(exitUsage)
 		}
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for an orderly end. The second one ends the process at once.
-	context.AfterFunc(ctx, stop)
+	// These signals of terminals and batch systems ask for an orderly end. Ctrl-C again ends the process at
+	// once. The others may be repeated, by the system or by a launcher.
+	asks := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
+		asks = append(asks, syscall.SIGHUP)
+	}
+	ctx, _ := signal.NotifyContext(context.Background(), asks...)
+	context.AfterFunc(ctx, func() {
+		signal.Reset(os.Interrupt)
+		if time.Sleep(patience); !losesWork.Load() {
+			fmt.Fprintf(os.Stderr, "penstock: interrupted; it did not end within %v, and nothing is lost\n",
+				patience)
+			os.Exit(exitFailed)
+		}
+	})
 	// A write to a closed stdout fails, and the run ends in order.
 	signal.Ignore(syscall.SIGPIPE)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -69,6 +84,13 @@ func Main(own ...interface{ register() error }) {
 	}
 	os.Exit(code)
 }
+
+// patience is how long a process may take to end after a signal, unless losesWork is set. An operator
+// may hang.
+const patience = 5 * time.Second
+
+// losesWork is set when a process has work that it loses if it does not end in order.
+var losesWork atomic.Bool
 
 // Exit codes.
 const (
@@ -132,19 +154,22 @@ func newRoot(args []string) *cobra.Command {
 trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
 bit.
 
-Exit codes: 0 done, 1 failed or interrupted, 2 wrong command line or input.`,
+Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       ownVersion(),
 		Args:          noArguments,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return wrongInput(system.CheckAddressSpace())
+		},
 	}
 	cobra.AddTemplateFunc("flagHelp", flagHelp)
 	root.SetUsageTemplate(strings.NewReplacer(".LocalFlags.FlagUsages", "flagHelp .LocalFlags").Replace(
 		root.UsageTemplate()))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newTrain(args), newEval(), newPredict(), newExport(), newTokenize(),
+	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(), newTokenize(),
 		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
 		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {

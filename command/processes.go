@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -190,10 +191,24 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	return nil
 }
 
-func failGroup(g *group.Group, err error) {
-	if g != nil && err != nil {
-		g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err)})
+// failGroup tells the other members why this one fails, unless another one does. It returns err, as a usage
+// error if the first failure is one.
+func failGroup(g *group.Group, err error) error {
+	if g == nil || err == nil {
+		return err
 	}
+	if errors.As(err, new(*group.MemberError)) { // which says it in a moment
+		select {
+		case <-g.Failed():
+		case <-time.After(patience):
+		}
+	}
+	g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err),
+		Usage: errors.As(err, new(*usageError))})
+	if first := (*group.FailedError)(nil); errors.As(g.Err(), &first) && first.Usage {
+		return &usageError{err}
+	}
+	return err
 }
 
 func (j *job) agree(ctx context.Context, _ io.Writer) error {

@@ -223,13 +223,16 @@ func TestProcessesStartedByHand(t *testing.T) {
 	}
 }
 
-// All finish the step together and save; going on gives the bits of a run that was not cut short.
+// All finish the step together and save; going on gives the bits of a run that was not cut short. The signal
+// goes to the launcher and to its processes, as Slurm sends it.
 func TestASignalToALauncher(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out)...)...)
 	p.after(t, 2)
-	if err := p.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
+	for _, pid := range append(proctest.Children(p.Process.Pid), p.Process.Pid) {
+		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
 	}
 	code := p.end(t)
 	steps, err := train.Store{Dir: out}.Steps()
@@ -441,9 +444,20 @@ func TestDataThatOneProcessLacks(t *testing.T) {
 	if code := one.end(t); code != exitUsage || !strings.Contains(one.stderr.String(), "no such file") {
 		t.Errorf("rank 1: exit code %d, stderr %q", code, one.stderr)
 	}
-	if code := zero.end(t); code != exitFailed ||
+	if code := zero.end(t); code != exitUsage ||
 		!strings.Contains(zero.stderr.String(), "rank 1 failed: ") ||
 		!strings.Contains(zero.stderr.String(), "no such file") {
 		t.Errorf("rank 0: exit code %d, stderr %q", code, zero.stderr)
+	}
+}
+
+// A limit that one stage exceeds is a refused command line for all processes.
+func TestALimitThatOneProcessExceeds(t *testing.T) {
+	args := with(small, "--balance", "5,1", "--memory-limit", "400KiB", "--processes", "2", "--rendezvous",
+		proctest.Address(t), "--rank")
+	for rank, p := range []*process{begin(t, nil, with(args, "0")...), begin(t, nil, with(args, "1")...)} {
+		if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), "stage 0 on cpu:0 needs ") {
+			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
+		}
 	}
 }

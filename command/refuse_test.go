@@ -182,7 +182,7 @@ func TestRefuses(t *testing.T) {
 // TestExitCodes: scripts rely on the numbers.
 func TestExitCodes(t *testing.T) {
 	for code, args := range map[int][]string{0: {"models"},
-		1: with(small, "--memory-limit", "3MiB", "--chunks", "1"), 2: with(small, "--stages", "0")} {
+		1: with(small, "--memory-limit", "3MiB", "--chunks", "1"), 64: with(small, "--stages", "0")} {
 		if r := command(t, args...); r.code != code {
 			t.Errorf("%q: exit code %d, want %d", args, r.code, code)
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
@@ -223,12 +224,18 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, 
 // TestSignal: a signal lets the step finish, saves, and says how to go on; going on gives the bits
 // of a run without it.
 func TestSignal(t *testing.T) {
-	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1,
+		syscall.SIGUSR2, syscall.SIGXCPU} {
 		out := filepath.Join(t.TempDir(), "it's out")
 		cmd, stdout, stderr := start(t, with(small, "--steps", "1000000", "--out", out, "--format",
 			"json")...)
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
+		}
+		for range 3 { // the system repeats SIGXCPU
+			if time.Sleep(time.Millisecond); signal != os.Interrupt {
+				_ = cmd.Process.Signal(signal)
+			}
 		}
 		steps := 1
 		for stdout.Scan() {
@@ -249,6 +256,41 @@ func TestSignal(t *testing.T) {
 			with(small, "--steps", total)...); got != want {
 			t.Errorf("%v after step %d: the resumed run has other weights", signal, steps)
 		}
+	}
+}
+
+// A run under nohup goes on when its terminal hangs up.
+func TestNohup(t *testing.T) {
+	p := beginIn(t, []string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, nil, with(small, "--steps", "1000000",
+		"--format", "json")...)
+	p.after(t, 1)
+	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.after(t, strings.Count(p.stdout.String(), "\n")+5)
+}
+
+// A run that hangs before its first step has nothing to lose, so that one signal ends it.
+func TestASignalToARunThatHangs(t *testing.T) {
+	p := begin(t, []string{hangs + "=1"}, small...)
+	defer proctest.Watch(t, p.Cmd, proctest.Limit)()
+	for ; p.stdout.String() == ""; time.Sleep(time.Millisecond) {
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "nothing is lost") {
+		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)
+	}
+}
+
+// Without addresses for its buffers OpenBLAS hangs.
+func TestALimitedAddressSpace(t *testing.T) {
+	p := beginIn(t, []string{"sh", "-c", `ulimit -v 3000000; exec "$0" "$@"`}, nil, with(small, "--stages", "4",
+		"--threads", "8")...)
+	if code := p.end(t); code != exitUsage || strings.Count(p.stderr.String(), "\n") != 1 ||
+		!strings.Contains(p.stderr.String(), "may use only 2929 MiB of addresses; want ulimit -v ") {
+		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)
 	}
 }
 

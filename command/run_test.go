@@ -28,6 +28,9 @@ const asCommand = "PENSTOCK_TEST_AS_COMMAND"
 // output.
 const endless = "PENSTOCK_TEST_ENDLESS_STEP"
 
+// hangs in the environment makes training hang before its first step, after a line of output.
+const hangs = "PENSTOCK_TEST_HANGS"
+
 func TestMain(m *testing.M) {
 	fewMicroBatches = math.MaxInt64
 	if os.Getenv("OPENBLAS_CORETYPE") != slowest {
@@ -43,6 +46,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" || len(os.Args) > 1 && (os.Args[1] == "train" || os.Args[1] == "eval") { // launch starts it
 		if os.Getenv(endless) != "" {
 			afterStep = func(train.StepInfo) error { select {} }
+		}
+		if os.Getenv(hangs) != "" {
+			kernelsInUse = func() []system.Kernels {
+				fmt.Println("hangs")
+				select {}
+			}
 		}
 		Main()
 	}

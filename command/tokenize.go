@@ -23,7 +23,7 @@ func newTokenize() *cobra.Command {
 Tokens need not fit into memory in training. Each text is encoded by itself, in the order
 given.
 
-PATH is a tokenizer.json of byte-level byte-pair encoding, or a directory with one or with
+PATH is a tokenizer.json of byte-pair encoding, or a directory with one or with
 a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    filesNamed("FILE..."),

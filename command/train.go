@@ -19,8 +19,10 @@ import (
 	"penstock.example/train"
 )
 
-// newTrain makes the verb. args is the whole command line, for the run's page.
-func newTrain(args []string) *cobra.Command {
+// newTrain makes the verb, which checks its command line and calls run. args is the whole command line, for
+// the run's page.
+func newTrain(args []string, getenv func(string) string,
+	run func(*cobra.Command, runOptions) error) *cobra.Command {
 	var flags trainFlags
 	cmd := &cobra.Command{
 		Use:   "train --model NAME --data NAME [flags]",
@@ -32,10 +34,10 @@ The trained weights do not depend on --stages, --balance, --devices, --schedule,
 Without --threads a run measures thread counts, prints the fastest, and keeps it
 when it is resumed.
 
-Ctrl-C or SIGTERM ends the run after the running step, with exit code 1. A second
-one ends the process at once. With --out a run saves at its end, also if it fails.
-Only if its loss is not a number, or one of several processes or replicas fails,
-go on from the last checkpoint (--save-every).
+Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running
+step, with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its
+end, also if it fails. Only if its loss is not a number, or one of several processes
+or replicas fails, go on from the last checkpoint (--save-every).
 
 Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
 starts them, or with --processes, --rank and --rendezvous. All need the same
@@ -48,11 +50,11 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
   penstock train --plan plan.json`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := flags.prepare(cmd, args)
+			o, err := flags.prepare(cmd, args, getenv)
 			if err != nil {
 				return err
 			}
-			return runMembers(o.members(), func(o runOptions) error { return runTraining(cmd, o) })
+			return run(cmd, o)
 		},
 	}
 	flags.register(cmd)
@@ -60,7 +62,8 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
 }
 
 // prepare checks the command line before a process meets the others.
-func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, err error) {
+func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
+	err error) {
 	planned := f.planned
 	if err := f.takePlan(cmd); err != nil {
 		return o, err
@@ -75,7 +78,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 			return o, err
 		}
 	}
-	if o, err = f.check(cmd.Flags(), os.Getenv); err != nil {
+	if o, err = f.check(cmd.Flags(), getenv); err != nil {
 		return o, err
 	}
 	o.args, o.effective = args, effectiveConfig(cmd)
@@ -85,7 +88,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 			return runOptions{}, err
 		}
 		f.decided = true
-		return f.check(cmd.Flags(), os.Getenv)
+		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
 		o.data.OnText = showText(cmd.ErrOrStderr())
@@ -96,7 +99,11 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string) (o runOptions, e
 // afterStep is a hook of tests. Nil is none.
 var afterStep train.Hook
 
-func runTraining(cmd *cobra.Command, o runOptions) (err error) {
+func runTraining(cmd *cobra.Command, o runOptions) error {
+	return runMembers(o.members(), func(o runOptions) error { return runMember(cmd, o) })
+}
+
+func runMember(cmd *cobra.Command, o runOptions) (err error) {
 	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if o.member.Rank > 0 { // rank 0 speaks for all
 		stdout, stderr = io.Discard, io.Discard
@@ -121,7 +128,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	defer func() {
 		if !j.endedWithPeers {
-			failGroup(j.group, err)
+			err = failGroup(j.group, err)
 		}
 		err = errors.Join(err, j.recordEnd(err), j.close())
 	}()
@@ -156,7 +163,7 @@ func runTraining(cmd *cobra.Command, o runOptions) (err error) {
 }
 
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
-	peaks := func(s train.StepInfo) error { j.peaks.add(s); return nil }
+	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
 	j.loop.OnStep = append([]train.Hook{j.measures.step, peaks}, j.loop.OnStep...)
 	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
 	if afterStep != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 	"penstock.example/internal/planfile"
 	"penstock.example/remat"
 )
@@ -87,7 +88,7 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 		return value, err
 	}
 	if value, err = parse(text); err != nil {
-		err = badUsage("%s: %s", inputName(path), message(err))
+		err = badUsage("%s: %s", inputName(path), message(disk.Short(err)))
 	}
 	return value, err
 }
