@@ -45,7 +45,7 @@ state, and activations.`,
 	}
 	s := cmd.Flags()
 	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	namesFlags(s, &f.modelName, &f.settings)
+	namesFlags(s, &f.modelFlags)
 	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
 	count(s, &f.batch, "batch", 256, "`N` samples in a batch")

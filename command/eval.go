@@ -148,7 +148,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
 		}
 	}
-	of := modelFlags{modelName: t.recipe.Model.Name, dataFlags: *f}
+	of := modelFlags{modelName: t.recipe.Model.Name, folder: t.folder, dataFlags: *f}
 	if err := of.check(cmd.Flags()); err != nil {
 		return sets, err
 	}
@@ -160,9 +160,10 @@ func newPredict() *cobra.Command {
 	var f trainedFlags
 	var top int
 	var tokens string
+	var g generator
 	cmd := &cobra.Command{
-		Use:   "predict DIR FILE... [flags]",
-		Short: "Predict classes or values for files by a trained model",
+		Use:   "predict DIR (FILE... | --prompt TEXT) [flags]",
+		Short: "Predict classes or values for files by a trained model, or continue a text",
 		Long: `Run a trained model on inputs in files, and print a line of JSON for each:
 
   classes    {"file": "a.png", "row": 0,
@@ -173,11 +174,25 @@ func newPredict() *cobra.Command {
 
 A file is a picture (PNG, JPEG, GIF), a text, or an .npy of one input, or of several in a
 leading dimension. DIR is a checkpoint, or the directory of penstock train --out for its
-newest checkpoint. If a file cannot be an input of the model, nothing is printed.`,
+newest checkpoint. If a file cannot be an input of the model, nothing is printed.
+
+With --prompt a model of text continues the prompt, and the text is printed as it comes.
+DIR may then be a folder with a model of Hugging Face as well.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
-  penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'`,
-		Args: filesNamed("DIR", "FILE..."),
+  penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'
+  penstock predict out/llama --prompt "Once upon a time" --tokens 100`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("prompt") {
+				return filesNamed("DIR")(cmd, args)
+			}
+			return filesNamed("DIR", "FILE...")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if cmd.Flags().Changed("prompt") {
+				return g.run(cmd, &f, args[0], tokens)
+			} else if err := checkPair(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
+				return err
+			}
 			p := predictor{top: top}
 			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(t, tokens, args[1:]) })
 			if err != nil {
@@ -203,6 +218,7 @@ newest checkpoint. If a file cannot be an input of the model, nothing is printed
 	s := cmd.Flags()
 	count(s, &top, "top", 5, "`K` most likely classes of each input")
 	path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	g.register(s)
 	f.register(s)
 	return cmd
 }
@@ -235,12 +251,9 @@ func (p *predictor) open(t *trained, tokens string, files []string) (err error) 
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 	}
-	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
-	runs, _ := chosen["tokenizer"].(string)
-	tokens = cmp.Or(tokens, runs)
-	if tokens != "" && samples.Task() == data.NextToken && samples.Source != data.Uint8 {
-		if p.tokens, err = tokenizer.Open(tokens); err != nil {
-			return fmt.Errorf("--tokenizer: %w", err)
+	if samples.Task() == data.NextToken && samples.Source != data.Uint8 {
+		if p.tokens, err = t.tokenizer(tokens); err != nil {
+			return err
 		}
 	}
 	p.inputs, err = data.NewInputs(*samples, p.tokens, files)

@@ -13,7 +13,6 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/setting"
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -65,6 +64,7 @@ type groupFlags struct {
 // weightFlags say which weights a run starts from, and how their names become the model's.
 type weightFlags struct {
 	init      string // "" is none
+	adapter   string // a folder; "" is none
 	rename    []string
 	rules     nn.WeightsConfig
 	trainOnly []string // layers; nil is all
@@ -73,11 +73,12 @@ type weightFlags struct {
 func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	namesFlags(s, &f.modelName, &f.settings)
+	namesFlags(s, &f.modelFlags)
 	path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
 	texts(s, &f.weights.rename, "init-rename", "`OLD=NEW` parts of the names in --init; may be repeated")
 	texts(s, &f.weights.rules.Skip, "init-skip", "`NAME` to skip in --init; * is any text; may be repeated")
 	s.BoolVar(&f.weights.rules.Partial, "init-partial", false, "skip names that --init or the model lacks")
+	path(s, &f.weights.adapter, "adapter", "`FOLDER` of a LoRA adapter of PEFT to start from")
 	trainOnlyFlag(s, &f.weights.trainOnly)
 	section(s, "Model")
 
@@ -213,10 +214,11 @@ func (f *rateFlag) read(text string) error {
 	return setting.Set(f.name, settings[f.name], []string{f.options})
 }
 
-// namesFlags are --model and --set.
-func namesFlags(s *pflag.FlagSet, model *string, set *[]string) {
-	word(s, model, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
-	texts(s, set, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+// namesFlags are --model, --set and --lora.
+func namesFlags(s *pflag.FlagSet, f *modelFlags) {
+	modelFlag(s, &f.modelName)
+	texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+	f.lora.register(s)
 }
 
 // optimizerFlags are --optimizer and --momentum, which set the bytes of the optimizer's state.

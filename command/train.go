@@ -78,6 +78,12 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 			return o, err
 		}
 	}
+	if steps, _ := (train.Store{Dir: f.out}).Steps(); len(steps) > 0 && (f.resume || f.autoresume) {
+		f.folder = modelFolder(f.modelName, f.out)
+	}
+	if err := f.takeAdapter(cmd.Flags()); err != nil {
+		return o, err
+	}
 	if o, err = f.check(cmd.Flags(), getenv); err != nil {
 		return o, err
 	}

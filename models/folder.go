@@ -221,6 +221,7 @@ func gpt2Family(c *config, _ string) model {
 	o := Options{Width: int(c.size("n_embd", 0)), Depth: int(c.size("n_layer", 0)),
 		Heads: int(c.size("n_head", 0)), Context: int(c.size("n_positions", 1024)),
 		Classes: int(c.size("vocab_size", 0)), Dropout: get(c, "resid_pdrop", 0.1)}
+	context := o.Context // fixed by the weights, whatever the length of texts
 	only(c, "embd_pdrop", 0.1, o.Dropout)
 	only(c, "attn_pdrop", 0.1, o.Dropout)
 	only(c, "activation_function", "gelu_new", "gelu_new", "gelu_pytorch_tanh")
@@ -236,6 +237,7 @@ func gpt2Family(c *config, _ string) model {
 		Info: Info{Kind: Text, Input: []int64{int64(min(o.Context, 512))}, Defaults: o,
 			Summary: fmt.Sprintf("gpt2: %d blocks of %d heads, %d wide", o.Depth, o.Heads, o.Width)},
 		build: func(o Options) (*nn.Sequential, error) {
+			o.Context = context
 			return buildGPT2(o, "transformer"), nil
 		},
 	}

@@ -110,8 +110,9 @@ func Describe(name string) (Info, error) {
 	return info, nil
 }
 
-// New makes a model by its name, or by the path of a folder in Hugging Face's layout. It returns an error for an unknown name, an option that the model does not
-// have, or an invalid value.
+// New makes a model by its name, or by the path of a folder in Hugging Face's layout, whose weights
+// Weights finds. It returns an error for an unknown name, an option that the model does not have, or an
+// invalid value.
 func New(name string, o Options) (*nn.Sequential, error) {
 	m, err := find(name)
 	if err != nil {
@@ -126,6 +127,9 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	if m.vocab > 0 {
 		if o.Classes > m.vocab {
 			return nil, refuse(m.Name, "Classes", o.Classes, "want at most the %d tokens of the model", m.vocab)
+		}
+		if most := m.Defaults.Context; o.Context > most {
+			return nil, refuse(m.Name, "Context", o.Context, "want at most the %d positions of the model", most)
 		}
 		o.Classes = m.vocab
 	}
