@@ -12,6 +12,7 @@ import (
 
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
 
@@ -87,7 +88,7 @@ func TestFolderIsAModel(t *testing.T) {
 			if sum := sha(t, "train", "--resume", "--out", parts, "--steps", "4", "--format", "json"); sum != wantSum {
 				t.Error("two stages and a resumed run give other weights")
 			}
-			want := evaluated(t, "eval", parts, "--stages", "3")
+			want := evaluated(t, parts, "--stages", "3")
 			says(t, must(t, "predict", parts, "--prompt", "The stages", "--tokens", "9").stdout, "\n")
 
 			merged, adapter := filepath.Join(t.TempDir(), "merged"), filepath.Join(t.TempDir(), "adapter")
@@ -104,7 +105,7 @@ func TestFolderIsAModel(t *testing.T) {
 					t.Errorf("%s: changed is %v", name, !adapted)
 				}
 			}
-			again := evaluated(t, "eval", merged, "--data", "text", "--data-dir", textFile(t, "text.txt",
+			again := evaluated(t, merged, "--data", "text", "--data-dir", textFile(t, "text.txt",
 				strings.Repeat("The stages of the pipeline are busy. ", 60)), "--window", "16", "--batch", "4")
 			if d := *again.Loss - *want.Loss; d > 1e-5 || d < -1e-5 {
 				t.Errorf("the exported model has the loss %v, want %v", *again.Loss, *want.Loss)
@@ -115,3 +116,100 @@ func TestFolderIsAModel(t *testing.T) {
 	}
 }
 
+// TestRefusesFolders: folders whose files do not fit each other are refused by name, before --out is made.
+func TestRefusesFolders(t *testing.T) {
+	replaced := func(name, from, to string) func(*testing.T, string) {
+		return func(t *testing.T, folder string) {
+			path := filepath.Join(folder, name)
+			content, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, bytes.Replace(content, []byte(from), []byte(to), 1), 0o666)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// in two files with an index, which change replaces
+	sharded := func(change func(index string) string, second int64) func(*testing.T, string) {
+		return func(t *testing.T, folder string) {
+			whole := filepath.Join(folder, "model.safetensors")
+			files, index := [2][]safetensors.Tensor{}, map[string]string{}
+			for name, tensor := range opened(t, whole) {
+				n := len(index) % 2
+				files[n], index[name] = append(files[n], tensor), []string{"1.safetensors", "2.safetensors"}[n]
+			}
+			for i, name := range []string{"1.safetensors", "2.safetensors"} {
+				if err := safetensors.WriteFile(filepath.Join(folder, name), files[i], nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, _ := json.Marshal(map[string]any{"weight_map": index})
+			path := filepath.Join(folder, "model.safetensors.index.json")
+			if err := os.WriteFile(path, []byte(change(string(text))), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			os.Remove(whole)
+			switch path := filepath.Join(folder, "2.safetensors"); {
+			case second < 0:
+				os.Remove(path)
+			case second > 0:
+				os.Truncate(path, second)
+			}
+		}
+	}
+	same := func(index string) string { return index }
+	for reason, row := range map[string]struct {
+		change func(t *testing.T, folder string)
+		args   string
+		want   []string
+	}{
+		"no weights": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "model.safetensors")) },
+			"", []string{"FOLDER has neither model.safetensors nor its index"}},
+		"a shard is missing": {sharded(same, -1), "", []string{"FOLDER/model.safetensors.index.json", "2.safetensors"}},
+		"a shard is short":   {sharded(same, 9000), "", []string{"2.safetensors", "it is truncated"}},
+		"a tensor twice": {sharded(func(index string) string {
+			return strings.Replace(index, "{", `{"weight_map": {}, `, 1)
+		}, 0), "", []string{"index.json", "duplicate"}},
+		"another depth": {replaced(configFile, `"num_hidden_layers":2`, `"num_hidden_layers":1`), "",
+			[]string{"FOLDER/model.safetensors is not of this model", "9 not in the model", "want the config.json"}},
+		"another width": {replaced(configFile, `"intermediate_size":40`, `"intermediate_size":44`), "",
+			[]string{"6 of another shape", "[40 96] in the file and [44 96] in the model"}},
+		"a field of another model": {replaced(configFile, `"mlp_bias":false`, `"mlp_bias":true`), "",
+			[]string{"FOLDER/config.json: mlp_bias is true; want it false"}},
+		"tokens beyond the vocabulary": {replaced(configFile, `"vocab_size":380`, `"vocab_size":370`), "",
+			[]string{"377", "want at most the 370 tokens"}},
+		"no tokenizer": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "tokenizer.json")) }, "",
+			[]string{"want a tokenizer.json"}},
+		"longer than the positions": {nil, "--window 65", []string{"want at most the 64 positions"}},
+		"layers that are not there": {nil, "--lora layers=*.c_attn",
+			[]string{`--lora: no linear layer is named "*.c_attn"; there are "model.layers.0.self_attn.q_proj"`}},
+		"an adapter of another model": {nil, "--adapter ../models/testdata/folders/gpt2/adapter",
+			[]string{"--lora: no linear layer is named", "transformer.h"}},
+		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
+			[]string{"--adapter", "of another shape"}},
+		"no folder": {nil, "--model ./nothing", []string{"nothing/config.json"}},
+		"no rank":   {nil, "--lora r=0", []string{"want a whole number from 1"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			folder, out := writeFolder(t, "llama"), filepath.Join(t.TempDir(), "out")
+			if row.change != nil {
+				row.change(t, folder)
+			}
+			args := tune(t, folder, "*.q_proj *.v_proj", "--steps", "1", "--out", out)
+			if row.args != "" {
+				if strings.Contains(row.args, "--adapter") && !strings.Contains(row.args, "--lora") {
+					args = slices.Delete(args, 3, 5) // the adapter says which layers
+				}
+				args = with(args, strings.Fields(row.args)...)
+			}
+			for i := range row.want {
+				row.want[i] = strings.ReplaceAll(row.want[i], "FOLDER", folder)
+			}
+			refuses(t, args, exitUsage, row.want...)
+			if _, err := os.Stat(out); err == nil {
+				t.Error("--out was made")
+			}
+		})
+	}
+}
