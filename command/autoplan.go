@@ -166,7 +166,6 @@ func (j *job) coresOfEach(ctx context.Context) (int, error) {
 	return least, err
 }
 
-// linkedMachine returns a machine of equal devices with links between them.
 func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.Machine {
 	m := plan.Machine{Links: links}
 	for i := range devices {

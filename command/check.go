@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,6 +13,7 @@ import (
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -190,25 +190,22 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 }
 
 // readGroup reads a group of parameters. A scale of 0 is refused: --train-only freezes parameters.
-func readGroup(text string) (g optim.Group, err error) {
-	i := strings.LastIndexByte(text, ':')
-	for setting := range strings.SplitSeq(text[i+1:], ",") {
-		name, number, _ := strings.Cut(setting, "=")
-		x, err := strconv.ParseFloat(number, 64)
-		switch {
-		case err == nil && name == "scale" && x != 0:
-			g.Scale = x
-		case err == nil && name == "weight-decay":
-			g.WeightDecay = &x
-		default:
-			return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W, or one of the two", text)
-		}
+func readGroup(text string) (optim.Group, error) {
+	i, decay := strings.LastIndexByte(text, ':'), -1.0
+	g := optim.Group{Params: text[:max(i, 0)], Scale: 1}
+	err := setting.Set("a group", []setting.Setting{
+		{Name: "scale", Default: "1", Value: (*setting.Number)(&g.Scale)},
+		{Name: "weight-decay", Default: "that of --weight-decay", Value: (*setting.Number)(&decay)},
+	}, []string{text[i+1:]})
+	if err != nil || g.Scale == 0 {
+		return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W, or one of the two", text)
 	}
-	g.Params = text[:max(i, 0)]
+	if decay >= 0 {
+		g.WeightDecay = &decay
+	}
 	return g, nil
 }
 
-// momentumOf returns --momentum or its default.
 func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
 	if optimizer == "sgd" && !s.Changed("momentum") {
 		return 0.9

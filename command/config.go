@@ -23,29 +23,21 @@ import (
 // configName is the file in --out with the flags of the run.
 const configName = "config.toml"
 
-// neverInFiles are flags that a file of flags must not have.
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
-// configurable gives a verb the flag --config FILE.
 func configurable(cmd *cobra.Command) *cobra.Command {
-	path(cmd.Flags(), new(string), "config", "`FILE` of default flags in TOML, such as batch = 64")
+	var file string
+	path(cmd.Flags(), &file, "config", "`FILE` of default flags in TOML, such as batch = 64")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := readConfig(cmd); err != nil {
-			return err
+		if file != "" {
+			if err := readConfig(cmd, file); err != nil {
+				return err
+			}
 		}
 		return run(cmd, args)
 	}
 	return cmd
-}
-
-// readConfig sets flags from the file of --config, unless the command line sets them.
-func readConfig(cmd *cobra.Command) error {
-	file := cmd.Flags().Lookup("config").Value.String()
-	if file == "" {
-		return nil
-	}
-	return setFromFile(cmd, file)
 }
 
 // together are flags of which saved ones count only if none of them is given.
@@ -64,11 +56,11 @@ func readSaved(cmd *cobra.Command, out string) error {
 			without = append(without, group...)
 		}
 	}
-	return setFromFile(cmd, file, without...)
+	return readConfig(cmd, file, without...)
 }
 
-// setFromFile sets the flags in a file that are not given.
-func setFromFile(cmd *cobra.Command, file string, without ...string) error {
+// readConfig sets the flags in a file that are not given.
+func readConfig(cmd *cobra.Command, file string, without ...string) error {
 	s := cmd.Flags()
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
 		if len(text) > disk.MaxFlags {

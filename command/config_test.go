@@ -123,10 +123,7 @@ func TestConfigKeepsAll(t *testing.T) {
 		}
 		text := effectiveConfig(given)
 		read := find()
-		if err := read.Flags().Set("config", textFile(t, "flags.toml", string(text))); err != nil {
-			t.Fatal(err)
-		}
-		if err := readConfig(read); err != nil {
+		if err := readConfig(read, textFile(t, "flags.toml", string(text))); err != nil {
 			t.Errorf("%s: %v\n%s", verb, err, text)
 		}
 		given.Flags().VisitAll(func(f *pflag.Flag) {

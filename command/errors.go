@@ -57,8 +57,8 @@ func overLimit(err error) error {
 var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
-	"MinLR": "lr-schedule", "Rise": "lr-schedule", "DivFactor": "lr-schedule", "FinalDivFactor": "lr-schedule",
-	"Gamma": "lr-schedule", "StepSize": "lr-schedule",
+	"MinLR": "lr-schedule", "Rise": "lr-schedule", "DivFactor": "lr-schedule", "Gamma": "lr-schedule",
+	"FinalDivFactor": "lr-schedule", "StepSize": "lr-schedule",
 }
 
 // flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
@@ -93,7 +93,7 @@ func inFlags(s *pflag.FlagSet, err error) error {
 }
 
 // libraryRemedy matches the advice in errors of the library.
-var libraryRemedy = regexp.MustCompile(`[:;] use .*`)
+var libraryRemedy = regexp.MustCompile(`[:;] (use|lower) .*`)
 
 // withRemedy adds to an error of the library the flags that help.
 func withRemedy(err error) error {
@@ -125,7 +125,8 @@ func withRemedy(err error) error {
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):
-		return fmt.Errorf("%w: a smaller --lr, or --clip-norm", err)
+		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") +
+			"; use a smaller --lr, or --clip-norm"}
 	}
 	return err
 }

@@ -226,3 +226,16 @@ func TestFailuresAreOneLineAndPanicsHaveTheirStackAfterIt(t *testing.T) {
 		}
 	}
 }
+
+// A regression on columns of thousands diverges; what helps is said.
+func TestDivergingRegression(t *testing.T) {
+	rows := strings.Repeat("70000,3,250000.5\n20,9,990000.5\n4000,1,130000.5\n", 20)
+	run := []string{"train", "--model", "mlp", "--data", "csv", "--batch", "8", "--steps", "9", "--data-dir",
+		textFile(t, "a.csv", "a,b,price\n"+rows)}
+	refuses(t, run, exitFailed, "the loss is not a finite number; use a smaller --lr, or --clip-norm, or "+
+		"--data-set standardise=1 for columns of different scales")
+	r := command(t, with(run, "--data-set", "standardise=1", "--lr", "100")...)
+	if strings.Contains(r.stderr, "standardise") {
+		t.Errorf("stderr: %s", r.stderr)
+	}
+}

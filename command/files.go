@@ -13,10 +13,8 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// isStdin reports whether an argument names standard input.
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
-// inputName names an input in errors.
 func inputName(path string) string {
 	if isStdin(path) {
 		return "standard input"

@@ -189,12 +189,7 @@ func (f *rateFlag) read(text string) error {
 		return errors.New(arg.OneOf(f.name, rateSchedules))
 	}
 	option := func(name, byDefault string, to *float64) setting.Setting {
-		return setting.Setting{Name: name, Default: byDefault, Value: func(text string) (err error) {
-			if *to, err = strconv.ParseFloat(text, 64); err != nil || !(*to >= 0) || math.IsInf(*to, 0) {
-				err = errors.New("a finite number that is not negative")
-			}
-			return err
-		}}
+		return setting.Setting{Name: name, Default: byDefault, Value: (*setting.Number)(to)}
 	}
 	c := &f.config
 	settings := map[string][]setting.Setting{
@@ -214,7 +209,6 @@ func (f *rateFlag) read(text string) error {
 	return setting.Set(f.name, settings[f.name], []string{f.options})
 }
 
-// namesFlags are --model, --set and --lora.
 func namesFlags(s *pflag.FlagSet, f *modelFlags) {
 	modelFlag(s, &f.modelName)
 	texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")

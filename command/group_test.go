@@ -111,7 +111,7 @@ func TestFactsOfARun(t *testing.T) {
 		return p.common
 	}
 	plain := of()
-	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "1" ||
+	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "" ||
 		plain["--lr"] != "" || got["--model"] != "mlp" {
 		t.Errorf("with --seed 7 %v, without %v", got, plain)
 	}

@@ -25,7 +25,6 @@ import (
 	"penstock.example/train"
 )
 
-// job is a training run.
 type job struct {
 	runOptions
 	group          *group.Group // nil: this process alone
@@ -89,7 +88,6 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	return j, nil
 }
 
-// close frees all that openJob has opened.
 func (j *job) close() error {
 	if j.loop.Loader != nil {
 		j.loop.Loader.Close()
@@ -229,7 +227,7 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	switch name {
 	case "constant": // it has no length
 	case plateau:
-		name, j.loop.Plateau = "constant", &j.lrSchedule.plateau
+		name, j.loop.Plateau = "constant", new(j.lrSchedule.plateau)
 		j.loop.Plateau.Lowest /= j.update.LR
 	default:
 		config.TotalSteps = cmp.Or(j.scheduleSteps, int(j.last))
@@ -271,7 +269,6 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// measuring returns the configuration for measuring the layers of the run.
 func (j *job) measuring(c profile.Config) train.MeasureConfig {
 	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
 	c.Loss = trainingLoss(j.training.Info().Task())
@@ -318,7 +315,6 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 	return err
 }
 
-// openLoop completes the loop.
 func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true,
 		Augment: j.data.Augment, DropLast: j.dropLast, Prefetch: 2}

@@ -50,7 +50,7 @@ func TestSlowKernelsAreTold(t *testing.T) {
 	if !strings.Contains(first, told) {
 		t.Errorf("the first line of train does not say %q: %s", told, first)
 	}
-	was := "; " + blas.Name + " kernels of BLAS instead of Prescott"
+	was := "; kernels of BLAS " + blas.Name + " instead of Prescott"
 	for _, tt := range []struct {
 		steps string
 		slow  bool

@@ -19,7 +19,6 @@ import (
 	"penstock.example/torch"
 )
 
-// dataFlags say which data set is read.
 type dataFlags struct {
 	dataName, dataDir string // "" is none
 	dataSettings      []string
@@ -35,13 +34,10 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
 }
 
-// dataOnly are the flags that need --data.
 var dataOnly = []string{"data-dir", "data-set", "window"}
 
-// windowed are the data sets that use --window.
 var windowed = []string{"text", "tokens", "jsonl"}
 
-// modelFlags say which model reads which data.
 type modelFlags struct {
 	modelName string
 	settings  []string
@@ -110,7 +106,6 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	return nil
 }
 
-// datasets are the parts of a data set.
 type datasets struct{ training, test data.Dataset }
 
 // open reads the data set. Its errors are usage errors.

@@ -54,7 +54,6 @@ may be larger than the memory.`,
 	})
 }
 
-// modelLine is the JSON of a model.
 type modelLine struct {
 	Name       string         `json:"name"`
 	Args       map[string]any `json:"args"` // all options

@@ -230,7 +230,6 @@ func (j *job) recordEnd(end error) error {
 	return err
 }
 
-// describeRun describes the run before its first step.
 func (j *job) describeRun() report.Run {
 	config := j.pipe.Config()
 	batch := fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))

@@ -43,11 +43,11 @@ func TestParameterGroups(t *testing.T) {
 	for text, part := range map[string]string{
 		"fc.*":               `--group "fc.*": want PATTERN:scale=X,weight-decay=W`,
 		":scale=1":           "want a pattern of names",
-		"*:scale=-1":         "--group [*:scale=-1]: want a pattern of names",
+		"*:scale=-1":         "want PATTERN",
 		"*:scale=0":          "want PATTERN",
 		"*:momentum=1":       "want PATTERN",
 		"body.*:scale=0.1":   "--group body.*: no parameter of mlp has such a name",
-		"*:weight-decay=NaN": "finite and not negative",
+		"*:weight-decay=NaN": "want PATTERN",
 	} {
 		refuses(t, with(args, "--group", text), exitUsage, part)
 	}

@@ -147,28 +147,25 @@ func isPeerFailure(err error) bool {
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
 	"config"}
 
-// facts returns the flags that must be equal in all processes of a run. A path counts only as given or
-// not, a file with a schedule by its program.
+// facts returns the given flags, which must be equal in all processes of a run. A path counts only as
+// given, a file with a schedule by its program.
 func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
-	s.VisitAll(func(f *pflag.Flag) {
+	s.Visit(func(f *pflag.Flag) {
 		text := f.Value.String()
-		switch v, _ := f.Value.(*value); {
-		case slices.Contains(localFlags, f.Name):
-			return
-		case f.Name == "schedule" && o.program != "":
-			text = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(o.program)))
-		case f.Name != "schedule" && f.Changed && v != nil && v.path && text != auto:
+		if v, _ := f.Value.(*value); v != nil && v.path && f.Name != "schedule" && text != auto {
 			text = "a path"
-		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue):
-			text = "" // other flags decide
 		}
-		out["--"+f.Name] = text
+		if !slices.Contains(localFlags, f.Name) {
+			out["--"+f.Name] = text
+		}
 	})
+	if o.program != "" {
+		out["--schedule"] = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(o.program)))
+	}
 	return out
 }
 
-// openGroup meets the other members of the run.
 func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	if !j.grouped {
 		return nil

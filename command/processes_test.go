@@ -423,7 +423,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 	}
 	for rank, p := range []*process{start(0), start(1, "--seed", "7", "--momentum", "0"), start(2)} {
 		if code := p.end(t); code != exitUsage || p.stdout.String() != "" ||
-			!strings.Contains(p.stderr.String(), "rank 1 has --seed 7, rank 0 has 1") ||
+			!strings.Contains(p.stderr.String(), "rank 1 has --seed 7, rank 0 has none") ||
 			!strings.Contains(p.stderr.String(), "rank 1 has --momentum 0, rank 0 has none") {
 			t.Errorf("rank %d: exit code %d, stdout %q, stderr %q", rank, code, p.stdout, p.stderr)
 		}

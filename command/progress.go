@@ -1,13 +1,14 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"sync"
-	"syscall"
 	"time"
-	"unsafe"
+
+	"golang.org/x/term"
 )
 
 // How often progress is shown on a terminal, and elsewhere.
@@ -95,7 +96,6 @@ func (p *progress) clear() {
 	}
 }
 
-// end clears the line and stops.
 func (p *progress) end() {
 	close(p.over)
 	p.clock.Wait()
@@ -131,15 +131,9 @@ func terminalWidth(w io.Writer) (columns int, ok bool) {
 	if o, ok := w.(*output); ok {
 		w = o.to
 	}
-	f, ok := w.(*os.File)
-	if !ok {
-		return usualWidth, false
+	if f, is := w.(*os.File); is {
+		n, _, err := term.GetSize(int(f.Fd()))
+		columns, ok = n, err == nil
 	}
-	var size struct{ rows, columns, x, y uint16 } // winsize of ioctl_tty(2)
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TIOCGWINSZ,
-		uintptr(unsafe.Pointer(&size)))
-	if errno != 0 || size.columns == 0 {
-		return usualWidth, errno == 0
-	}
-	return int(size.columns), true
+	return cmp.Or(columns, usualWidth), ok
 }

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
+	"strings"
 
 	"penstock.example/internal/system"
 	"penstock.example/train"
@@ -83,39 +82,28 @@ func (j *job) save() (path string, err error) {
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellStart prints the checkpoint and the changes of flags and kernels since.
+// tellStart prints the checkpoint and the changes of flags, data and kernels since.
 func (j *job) tellStart(stderr io.Writer) error {
-	text, was := "going on from "+j.from.Path, j.from.Recipe
-	for _, n := range []struct {
-		flag, effect string
-		was, now     int
-	}{
-		{"--chunks", ", so results differ", was.Chunks, j.config.Chunks},
-		{"--threads", ", so the last bits differ", was.Threads, j.config.Threads},
-		{"--replicas", ", so the last bits differ", max(was.Replicas, 1), j.replicas},
-		{"--processes", "", was.Processes, j.processCount()},
-	} {
-		if n.was != 0 && n.was != n.now {
-			text += fmt.Sprintf("; %s %d instead of %d%s", n.flag, n.now, n.was, n.effect)
-		}
+	text, was, now := "going on from "+j.from.Path, j.from.Recipe, j.recipe
+	if was.Chunks != now.Chunks { // by --plan auto
+		text += fmt.Sprintf("; --chunks %d instead of %d, so results differ", now.Chunks, was.Chunks)
 	}
-	if now := j.config.Balance; was.Balance != nil && !slices.Equal(was.Balance, now) {
-		text += fmt.Sprintf("; --balance %s instead of %s", joined(now), joined(was.Balance))
+	before, after := settingsOf(was.Data), settingsOf(now.Data)
+	if before["fingerprint"] != after["fingerprint"] {
+		text += fmt.Sprintf("; other data: %v samples instead of %v", after["samples"], before["samples"])
 	}
-	kernels := system.KernelNames()
-	for _, library := range slices.Sorted(maps.Keys(kernels)) {
-		if name := was.Kernels[library]; name != "" && name != kernels[library] {
-			text += fmt.Sprintf("; %s kernels of %s instead of %s, so the last bits differ", kernels[library],
-				library, name)
-		}
-	}
-	before, now := settingsOf(was.Data), settingsOf(j.recipe.Data)
-	if before["fingerprint"] != now["fingerprint"] {
-		text += fmt.Sprintf("; other data: %v samples instead of %v", now["samples"], before["samples"])
-	}
-	changes, err := j.from.Changes(j.recipe)
+	now.Kernels = system.KernelNames()
+	changes, err := j.from.Changes(now)
 	for _, c := range changes {
-		text += fmt.Sprintf("; %s %s instead of %s", flagOf(c.Field), c.Given, c.Saved)
+		name := flagOf(c.Field)
+		if library, kernels := strings.CutPrefix(c.Field, "kernels."); kernels {
+			name = "kernels of " + library
+		}
+		text += fmt.Sprintf("; %s %s instead of %s", name, strings.Trim(c.Given, `[]"`), strings.Trim(c.Saved,
+			`[]"`))
+		if name == "--threads" || name == "--replicas" || name[0] != '-' {
+			text += ", so the last bits differ"
+		}
 	}
 	fmt.Fprintln(stderr, text)
 	return err

@@ -160,9 +160,6 @@ func (f *planFlags) readDevices(text string) error {
 
 // checkArguments refuses all but a CHAIN or --model, each with its own flags.
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
-	if err := f.numerics.check(cmd.Flags(), f.devices); err != nil {
-		return err
-	}
 	model, machine := f.modelName != "", f.machine != ""
 	if !model {
 		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
@@ -194,7 +191,8 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	case f.replicas != nil && f.batch == 0:
 		return badUsage("--replicas %s: want --batch N with it", joined(f.replicas))
 	}
-	return checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas")
+	return cmp.Or(checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
+		f.numerics.check(cmd.Flags(), f.devices))
 }
 
 // foundPlan is the fastest plan of a model or a chain.

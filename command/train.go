@@ -31,8 +31,6 @@ func newTrain(args []string, getenv func(string) string,
 
 The trained weights do not depend on --stages, --balance, --devices, --schedule,
 --virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
-Without --threads a run measures thread counts, prints the fastest, and keeps it
-when it is resumed.
 
 Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running
 step, with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its
@@ -41,13 +39,11 @@ or replicas fails, go on from the last checkpoint (--save-every).
 
 Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
 starts them, or with --processes, --rank and --rendezvous. All need the same
-command line, data and program.
-
-With --plan auto a run measures the model and plans itself. Resumed with the same
-processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
+command line, data and program.`,
 		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
   penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
-  penstock train --plan plan.json`,
+  penstock train --plan plan.json --out out/planned
+  penstock train --out out/planned --resume`,
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := flags.prepare(cmd, args, getenv)
@@ -64,27 +60,22 @@ processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
 // prepare checks the command line before a process meets the others.
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
 	err error) {
-	planned := f.planned
-	if err := f.takePlan(cmd); err != nil {
-		return o, err
-	}
-	if f.resume || f.autoresume {
-		if err := readSaved(cmd, f.out); err != nil {
-			return o, err
-		}
-	}
-	if planned == "" { // the saved flags may have a plan
-		if err := f.takePlan(cmd); err != nil {
-			return o, err
+	err = f.takePlan(cmd)
+	if given := f.planned; err == nil && (f.resume || f.autoresume) {
+		if err = readSaved(cmd, f.out); err == nil && given == "" { // the saved flags may have a plan
+			err = f.takePlan(cmd)
 		}
 	}
 	if steps, _ := (train.Store{Dir: f.out}).Steps(); len(steps) > 0 && (f.resume || f.autoresume) {
 		f.folder = modelFolder(f.modelName, f.out)
 	}
-	if err := f.takeAdapter(cmd.Flags()); err != nil {
-		return o, err
+	if err == nil {
+		err = f.takeAdapter(cmd.Flags())
 	}
-	if o, err = f.check(cmd.Flags(), getenv); err != nil {
+	if err == nil {
+		o, err = f.check(cmd.Flags(), getenv)
+	}
+	if err != nil {
 		return o, err
 	}
 	o.args, o.effective = args, effectiveConfig(cmd)

@@ -74,7 +74,6 @@ func amount(s *pflag.FlagSet, to *float64, name string, end float64, usage strin
 	}}, name, usage)
 }
 
-// duration is a flag of a time above 0.
 func duration(s *pflag.FlagSet, to *time.Duration, name, usage string) {
 	s.Var(&value{read: func(text string) (err error) {
 		if *to, err = time.ParseDuration(text); err != nil || *to <= 0 {
@@ -98,7 +97,6 @@ func address(s *pflag.FlagSet, to *string, name, defaultHost, usage string) {
 	}}, name, usage)
 }
 
-// word is a flag of one of some words.
 func word(s *pflag.FlagSet, to *string, name, byDefault, usage string, words ...string) {
 	*to = byDefault
 	s.Var(&value{text: byDefault, words: words, read: func(text string) error {
@@ -110,7 +108,6 @@ func word(s *pflag.FlagSet, to *string, name, byDefault, usage string, words ...
 	}}, name, usage)
 }
 
-// size is a flag of a number of bytes above 0.
 func size(s *pflag.FlagSet, to *int64, name, usage string) {
 	s.Var(&value{show: func() string { return fmt.Sprint(*to) }, read: func(text string) (err error) {
 		if *to, err = arg.ParseBytes(text); err == nil && *to < 1 {
@@ -120,7 +117,6 @@ func size(s *pflag.FlagSet, to *int64, name, usage string) {
 	}}, name, usage)
 }
 
-// path is a flag of a file or a directory.
 func path(s *pflag.FlagSet, to *string, name, usage string) {
 	s.Var(&value{path: true, read: func(text string) error {
 		if *to = text; text == "" {
@@ -228,8 +224,8 @@ func joinAutocast(args []string) []string {
 var otherNames = map[string]string{"learning-rate": "lr", "batch-size": "batch", "bs": "batch",
 	"micro-batches": "chunks", "microbatches": "chunks", "gpus": "devices", "device": "devices",
 	"bf16": "autocast", "fp16": "autocast", "amp": "autocast", "mixed-precision": "autocast",
-	"output": "out", "output-dir": "out", "dataset": "data", "data-path": "data-dir", "log-dir": "tensorboard",
-	"workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "recompute": "checkpoint",
+	"output": "out", "output-dir": "out", "dataset": "data", "data-path": "data-dir",
+	"log-dir": "tensorboard", "workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "recompute": "checkpoint",
 	"scheduler": "lr-schedule", "max-steps": "steps", "num-epochs": "epochs", "grad-clip": "clip-norm",
 	"gradient-accumulation-steps": "accumulate", "wd": "weight-decay", "beta1": "betas", "beta2": "betas"}
 

@@ -158,7 +158,6 @@ func onlyFlags(cmd *cobra.Command, given string, names ...string) (err error) {
 
 func formatBytes(n int64) string { return arg.Bytes(n) }
 
-// micros formats microseconds.
 func micros(us float64) string {
 	switch {
 	case us >= 1e6:

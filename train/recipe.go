@@ -72,23 +72,33 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
+// mayChange are fields that a resumed run may change. Those of ofMachine are changes if both runs have them.
+var (
+	mayChange = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps",
+		"steps", "epochs", "save_every", "drop_last", "replicas"}
+	ofMachine = []string{"threads", "processes", "balance", "kernels"}
+)
+
 // refused reports whether a resumed run may not make the change.
 func (c Change) refused() bool {
-	return !slices.Contains([]string{"optimizer.settings.lr", "optimizer.settings.LR",
-		"schedule.settings.schedule-steps", "steps", "epochs", "save_every", "drop_last"}, c.Field)
+	return !slices.Contains(mayChange, c.Field) && !slices.Contains(ofMachine, c.top())
 }
+
+// top is the name of a field of Recipe.
+func (c Change) top() string { top, _, _ := strings.Cut(c.Field, "."); return top }
 
 // recipeChanges lists the compared fields that differ in another recipe, sorted by name.
 func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
-	var saved, given any
+	saved := map[string]any{"replicas": json.Number("1"), "drop_last": false}
+	given := maps.Clone(saved)
 	text, err := json.Marshal(r)
 	if err = cmp.Or(err, decode(text, &given), decode(c.Contents.Recipe, &saved)); err != nil {
 		return nil, fmt.Errorf("train: the recipe: %w", err)
 	}
 	return slices.DeleteFunc(changes("", saved, given), func(d Change) bool {
-		top, _, _ := strings.Cut(d.Field, ".")
-		return slices.Contains([]string{"threads", "replicas", "processes", "balance", "plan", "kernels",
-			"samples"}, top) || d.Field == "data.settings.chosen.tokenizer"
+		absent := d.Saved == jsonText(nil) || d.Given == jsonText(nil)
+		return d.top() == "plan" || d.top() == "samples" || d.Field == "data.settings.chosen.tokenizer" ||
+			absent && slices.Contains(ofMachine, d.top())
 	}), nil
 }
 

@@ -81,7 +81,7 @@ func TestProgram(t *testing.T) {
 	run(t, 0, "train", "--plan", plan, "--steps", "1")
 	says(t, run(t, 0, "profile", "--model", "spirals", "--batch", "8", "--repeats", "1"), "spirals on 8 samples of [2]")
 	says(t, run(t, 0, "models", "spirals"), "classes=3,width=64")
-	says(t, run(t, 2, "train", "--model", "spirals", "--data", "synthetic"),
+	says(t, run(t, 64, "train", "--model", "spirals", "--data", "synthetic"),
 		"--model spirals reads inputs such as [2], and --data synthetic has [1 28 28]")
-	says(t, run(t, 2, "train", "--model", "mlp", "--data", "spirals"), fmt.Sprint("and --data spirals has ", []int64{2}))
+	says(t, run(t, 64, "train", "--model", "mlp", "--data", "spirals"), fmt.Sprint("and --data spirals has ", []int64{2}))
 }

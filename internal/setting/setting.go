@@ -25,11 +25,15 @@ type Setting struct {
 	//	*int                 a whole number from 1 to Most
 	//	*uint64              any whole number
 	//	*float64             a number above 0 and below 1
+	//	*Number              a finite number that is not negative
 	//	*bool                0, 1, false or true
 	//	*[]float64           numbers with colons between them
 	//	func(string) error   any text; the error names the wanted form
 	Value any
 }
+
+// Number is a destination for any number from 0 on.
+type Number float64
 
 // Split returns the assignments in a list. Commas between double quotes are part of a value.
 func Split(list string) []string {
@@ -118,6 +122,12 @@ func (s Setting) Read(text string) error {
 			return errors.New("a share between 0 and 1")
 		}
 		*to = x
+	case *Number:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(x >= 0) || math.IsInf(x, 0) {
+			return errors.New("a finite number that is not negative")
+		}
+		*to = Number(x)
 	case *bool:
 		on, err := strconv.ParseBool(text)
 		if err != nil {
