@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +21,11 @@ import (
 // fixtures. of is the name of a folder of package models.
 func writeFolder(t *testing.T, of string) string {
 	t.Helper()
-	folder := filepath.Join(t.TempDir(), of)
+	return writeFolderAt(t, filepath.Join(t.TempDir(), of), of)
+}
+
+func writeFolderAt(t *testing.T, folder, of string) string {
+	t.Helper()
 	var config map[string]any
 	read := func(path string) []byte {
 		content, err := os.ReadFile(path)
@@ -32,8 +37,8 @@ func writeFolder(t *testing.T, of string) string {
 	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config); err != nil {
 		t.Fatal(err)
 	}
-	if of != "vit" {
-		config["vocab_size"], config["eos_token_id"] = 380, 0
+	if config["vocab_size"], config["eos_token_id"] = 380, 0; of == "llama" {
+		config["max_position_embeddings"] = 320
 	}
 	content, _ := json.Marshal(config)
 	if err := os.Mkdir(folder, 0o777); err != nil {
@@ -181,7 +186,7 @@ func TestRefusesFolders(t *testing.T) {
 			[]string{"377", "want at most the 370 tokens"}},
 		"no tokenizer": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "tokenizer.json")) }, "",
 			[]string{"want a tokenizer.json"}},
-		"longer than the positions": {nil, "--window 65", []string{"want at most the 64 positions"}},
+		"longer than the positions": {nil, "--window 321", []string{"want at most the 320 positions"}},
 		"layers that are not there": {nil, "--lora layers=*.c_attn",
 			[]string{`--lora: no linear layer is named "*.c_attn"; there are "model.layers.0.self_attn.q_proj"`}},
 		"an adapter of another model": {nil, "--adapter ../models/testdata/folders/gpt2/adapter",
@@ -211,5 +216,40 @@ func TestRefusesFolders(t *testing.T) {
 				t.Error("--out was made")
 			}
 		})
+	}
+}
+
+// TestGuideOfFolders runs the lines of the guide's section on a small folder.
+func TestGuideOfFolders(t *testing.T) {
+	guide, err := os.ReadFile("../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(guide), "\n## Fine-tune a model from Hugging Face\n")
+	_, lines, _ := strings.Cut(section, "```sh\n")
+	lines, _, found := strings.Cut(lines, "```")
+	self, err := os.Executable()
+	if err != nil || !found {
+		t.Fatal(err, found)
+	}
+	directory := t.TempDir()
+	writeFolderAt(t, filepath.Join(directory, "llama"), "llama")
+	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` + "\n" +
+		`{"text": "The stages of the pipeline are busy, and the batch goes on."}` + "\n"
+	if err := os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.Command("sh", "-ec", `penstock() { "`+self+`" "$@"; }`+"\n"+lines)
+	shell.Dir, shell.Env = directory, append(os.Environ(), asCommand+"=1")
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	says(t, string(out), "320", "samples of jsonl (test)", "tuned: 21 tensors", "adapter: 8 tensors")
+	for _, name := range []string{"tuned/config.json", "tuned/tokenizer.json", "tuned/model.safetensors",
+		"adapter/adapter_config.json", "adapter/" + models.AdapterWeights} {
+		if _, err := os.Stat(filepath.Join(directory, name)); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -78,18 +78,18 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	c := torch.NewCtx(torch.Options{Device: t.pipe.Devices()[0]})
 	defer c.Close()
 	var ids []int32
+	var text []byte
 	shown, out := 0, cmd.OutOrStdout()
 	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, func(id int64) error {
-		ids = append(ids, int32(id))
-		text := []byte{}
 		if tokens == nil {
-			for _, id := range ids {
-				text = append(text, byte(id))
+			text = append(text, byte(id))
+		} else if int(id) < tokens.Len() { // models may have more
+			ids = append(ids, int32(id))
+			if text, err = tokens.Decode(ids); err != nil {
+				return err
 			}
-		} else if text, err = tokens.Decode(ids); err != nil {
-			return err
 		}
-		if r, n := utf8.DecodeLastRune(text); r == utf8.RuneError && n == 1 && len(ids) < g.tokens {
+		if r, n := utf8.DecodeLastRune(text); r == utf8.RuneError && n == 1 {
 			return nil // a character is not complete
 		}
 		_, err := out.Write(text[shown:])
@@ -99,7 +99,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	if err != nil {
 		return withRemedy(err)
 	}
-	_, err = fmt.Fprintln(out)
+	_, err = fmt.Fprintf(out, "%s\n", text[shown:])
 	return err
 }
 
