@@ -77,7 +77,7 @@ weights, which the transformers library loads.
 				count = len(model)
 				switch {
 				case adapter:
-					count = len(nn.Params(nn.Adapters(t.model)))
+					count = len(nn.State(nn.Adapters(t.model)))
 					return models.WriteAdapter(out, c.Recipe.Model.Name, t.lora.LoRA, model)
 				case layout:
 					return exportFolder(out, t, model)

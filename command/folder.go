@@ -144,7 +144,7 @@ func freeze(model *nn.Sequential, trainOnly []string) error {
 	if err := nn.TrainOnly(model, trainOnly...); err != nil {
 		return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
 	}
-	if a := nn.Adapters(model); len(nn.Params(a)) > 0 {
+	if a := nn.Adapters(model); len(nn.State(a)) > 0 {
 		nn.Train(model)
 		nn.Unfreeze(a)
 	}

@@ -37,7 +37,10 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config); err != nil {
 		t.Fatal(err)
 	}
-	if config["vocab_size"], config["eos_token_id"] = 380, 0; of == "llama" {
+	if of != "vit" {
+		config["vocab_size"], config["eos_token_id"] = 380, 0
+	}
+	if of == "llama" {
 		config["max_position_embeddings"] = 320
 	}
 	content, _ := json.Marshal(config)
@@ -85,7 +88,7 @@ func TestFolderIsAModel(t *testing.T) {
 			whole, parts := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "parts")
 			wantSum := sha(t, tune(t, folder, layers, "--steps", "4", "--out", whole, "--format", "json")...)
 			first := must(t, tune(t, folder, layers, "--steps", "2", "--epochs", "9", "--out", parts, "--stages", "2")...)
-			says(t, first.stderr, "--model "+folder+": loaded ", "skipped: ", "lora_A.weight")
+			says(t, first.stderr, "--model "+folder+"/model.safetensors: loaded ")
 			before := opened(t, filepath.Join(folder, "model.safetensors"))
 			if err := os.RemoveAll(folder); err != nil {
 				t.Fatal(err)
@@ -116,8 +119,37 @@ func TestFolderIsAModel(t *testing.T) {
 				t.Errorf("the exported model has the loss %v, want %v", *again.Loss, *want.Loss)
 			}
 			r := must(t, tune(t, merged, layers, "--steps", "1", "--adapter", adapter)...)
-			says(t, r.stderr, "--adapter "+adapter+": loaded ")
+			says(t, r.stderr, "--adapter "+adapter+"/adapter_model.safetensors: loaded ")
 		})
+	}
+}
+
+// TestFolderGetsANewHead: a ViT for other classes trains a new classifier, with adapters only if it is named,
+// and its export has the classes.
+func TestFolderGetsANewHead(t *testing.T) {
+	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
+	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images", "--data-dir",
+		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
+	refuses(t, args, exitUsage, "model.safetensors has no classifier.weight of this shape", "--train-only classifier")
+	r := must(t, with(args, "--train-only", "classifier")...)
+	says(t, r.stderr, "skipped: ", "classifier.weight, classifier.bias")
+	exported := filepath.Join(t.TempDir(), "exported")
+	must(t, "export", out, "--out", exported)
+	config, err := os.ReadFile(filepath.Join(exported, configFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, strings.Join(strings.Fields(string(config)), ""), `"id2label":{"0":"dark","1":"light"}`)
+	before, after := opened(t, filepath.Join(folder, "model.safetensors")), opened(t, filepath.Join(exported,
+		"model.safetensors"))
+	for name, was := range before {
+		adapted := nn.Match("*.query.weight", name) || strings.HasPrefix(name, "classifier.")
+		if bytes.Equal(was.Data, after[name].Data) == adapted {
+			t.Errorf("%s: changed is %v", name, !adapted)
+		}
+	}
+	if n := after["classifier.weight"].Shape[0]; n != 2 {
+		t.Errorf("%d classes are exported, want 2", n)
 	}
 }
 

@@ -172,36 +172,36 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
 	if j.from != nil {
 		return nil
 	}
-	w, flag, remedy := &j.weights, "--init "+j.weights.init, "rename with --init-rename OLD=NEW, skip with "+
-		"--init-skip NAME, load in part with --init-partial"
+	w, flag, remedy := &j.weights, "--init", "rename with --init-rename OLD=NEW, skip with --init-skip NAME, load "+
+		"in part with --init-partial"
 	if w.init == "" && isFolder(j.modelName) {
-		flag, remedy = "--model "+j.modelName, "want the config.json and the weights of one model"
+		flag, remedy = "--model", "want the config.json and the weights of one model"
 		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {
-			return wrongInput(fmt.Errorf("%s: %w", flag, err))
+			return wrongInput(fmt.Errorf("--model: %w", err))
 		}
 	}
 	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
 		report, err := nn.CheckWeights(path, m, rules)
 		if errors.As(err, new(*nn.WeightsError)) {
-			return badUsage("%s: %s\n  %s", flag, strings.TrimPrefix(err.Error(), "nn: "), remedy)
+			return badUsage("%s %s\n  %s", flag, strings.TrimPrefix(err.Error(), "nn: "), remedy)
 		} else if err != nil {
 			return wrongInput(fmt.Errorf("%s: %w", flag, err))
 		}
-		fmt.Fprintf(stderr, "%s: %v\n", flag, report)
+		fmt.Fprintf(stderr, "%s %s: %v\n", flag, path, report)
 		return nil
 	}
 	if w.init != "" {
 		err = check(flag, w.init, j.model, w.rules, remedy)
 	}
 	if err == nil && w.adapter != "" {
-		err = check("--adapter "+w.adapter, w.adapterFile(), nn.Adapters(j.model), nn.WeightsConfig{},
+		err = check("--adapter", w.adapterFile(), nn.Adapters(j.model), nn.WeightsConfig{},
 			"want an adapter of this model, and no --lora that differs from it")
 	}
-	for _, p := range nn.Params(j.model) {
+	for _, p := range nn.State(j.model) {
 		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(w.rules.Skip, p.Name) &&
 			!p.Trainable() {
-			err = badUsage("%s: it has no %s of this shape, which is frozen; want --train-only classifier", flag,
-				p.Name)
+			err = badUsage("%s %s has no %s of this shape, and --lora freezes it; want --train-only classifier",
+				flag, w.init, p.Name)
 		}
 	}
 	return err

@@ -12,8 +12,8 @@ import (
 )
 
 // Weights returns the path of the weights in a folder in Hugging Face's layout, and how their names
-// match those of the folder's model, for nn.LoadWeights and nn.CheckWeights. Adapters of m keep their
-// values. So does a classifier that the file does not have, or has for other classes.
+// match those of the folder's model, for nn.LoadWeights and nn.CheckWeights. A classifier keeps its
+// values if the file does not have it, or has it for other classes.
 func Weights(folder string, m nn.Module) (path string, o nn.WeightsConfig, err error) {
 	path = filepath.Join(folder, "model.safetensors")
 	if _, missing := os.Stat(path); missing != nil {
@@ -52,8 +52,7 @@ func Weights(folder string, m nn.Module) (path string, o nn.WeightsConfig, err e
 	}
 	for _, p := range state {
 		shape, there := shapes[p.Name]
-		if strings.Contains(p.Name, ".lora_") ||
-			strings.HasPrefix(p.Name, "classifier.") && !(there && slices.Equal(shape, p.Shape())) {
+		if strings.HasPrefix(p.Name, "classifier.") && !(there && slices.Equal(shape, p.Shape())) {
 			o.Skip = append(o.Skip, p.Name)
 		}
 	}

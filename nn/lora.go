@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
 	"penstock.example/safetensors"
 	"penstock.example/torch"
@@ -107,7 +108,14 @@ func Adapters(m Module) Module {
 	return list
 }
 
-func peftName(layer, which string) string { return "base_model.model." + loraName(layer, which) }
+const peftPrefix = "base_model.model."
+
+func peftName(layer, which string) string { return peftPrefix + loraName(layer, which) }
+
+// isAdapter reports whether a parameter in a model is an adapter's.
+func isAdapter(name string) bool {
+	return strings.Contains(name, ".lora_") && !strings.HasPrefix(name, peftPrefix)
+}
 
 func loraName(layer, which string) string { return layer + ".lora_" + which + ".weight" }
 
