@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"penstock.example/internal/progress"
 	"penstock.example/plan"
 )
 
@@ -26,8 +27,8 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
-	show := newProgress(io.Discard, "planning", "")
-	defer show.end()
+	show := progress.New(io.Discard, "planning", "")
+	defer show.End()
 	f.threadCounts, f.target = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
 	found, err := f.planModel(t.Context(), show, m)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/progress"
 	"penstock.example/internal/system"
 	"penstock.example/plan"
 	"penstock.example/schedule"
@@ -207,8 +208,8 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	if err != nil {
 		return planJSON{}, err
 	}
-	show := newProgress(stderr, "planning", "")
-	defer show.end()
+	show := progress.New(stderr, "planning", "")
+	defer show.End()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
 		return planJSON{}, err

@@ -66,15 +66,18 @@ state, and activations.`,
 		if err := onlyFlags(cmd, "--costs", "costs", "stages"); err != nil {
 			return r, err
 		}
-		var layers []plan.Layer
-		for _, x := range f.costs {
-			layers = append(layers, plan.Layer{Forward: x})
-		}
-		counts, stages, err := plan.ByTime(layers, f.stages, plan.TimeConfig{})
+		counts, err := plan.Partition(f.costs, f.stages)
 		if err != nil {
 			return r, badUsage("--costs: %s", message(err))
 		}
-		return balanceResult(counts, stages, nil, ""), nil
+		at, costs := 0, make([]float64, len(counts))
+		for i, n := range counts {
+			for range n {
+				costs[i] += f.costs[at]
+				at++
+			}
+		}
+		return balanceResult(counts, costs, nil, ""), nil
 	})
 }
 
@@ -119,26 +122,22 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	if f.by == "size" {
-		counts, stages, err := train.CutBySize(measured, policies, chunks, slots)
-		return balanceResult(counts, stages, measured.Layers, "bytes"), err
-	}
-	counts, stages, err := train.CutByTime(measured, policies, chunks)
-	return balanceResult(counts, stages, measured.Layers, "s"), err
+	counts, costs, err := train.Cut(measured, policies, chunks, slots, f.by == "size")
+	return balanceResult(counts, costs, measured.Layers, map[string]string{"time": "s", "size": "bytes"}[f.by]),
+		err
 }
 
 // balanceResult presents a cut with the cost of each stage. layers is nil for --costs.
-func balanceResult[N int64 | float64, S interface{ Total() N }](counts []int, stages []S,
-	layers []plan.Layer, unit string) result {
+func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit string) result {
 	line := balanceLine{Balance: counts, Unit: unit}
 	at := 0
-	for i, s := range stages {
-		stage := balanceCost{Cost: float64(s.Total())}
+	for i, cost := range costs {
+		stage := balanceCost{Cost: cost}
 		if layers != nil {
 			stage.First, stage.Last = layers[at].Name, layers[at+counts[i]-1].Name
 		}
 		line.Stages, at = append(line.Stages, stage), at+counts[i]
-		line.Bottleneck = max(line.Bottleneck, stage.Cost)
+		line.Bottleneck = max(line.Bottleneck, cost)
 	}
 	return result{line: line, text: func(w io.Writer) {
 		fmt.Fprintf(w, "--balance %s\n\n", joined(counts))

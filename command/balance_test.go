@@ -1,11 +1,9 @@
 package command
 
 import (
-	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"penstock.example/models"
 )
@@ -86,25 +84,5 @@ func TestBalanceOfAModel(t *testing.T) {
 	if !strings.HasPrefix(text, "--balance ") || !strings.Contains(text, "\nSTAGE") ||
 		!strings.Contains(text, "100 %") {
 		t.Errorf("got:\n%s", text)
-	}
-}
-
-// TestPlanProgress: a log gets whole lines, a terminal one that goes away again.
-func TestPlanProgress(t *testing.T) {
-	for live, want := range map[bool]string{
-		false: "planning for 3 s\nplanning for 5 s: schedule 2 of 4, 1f1b\nkept\n",
-		true:  "\r\x1b[Kplanning for 3 s\r\x1b[Kplanning for 5 s: schedule 2 of 4, 1f1b\r\x1b[Kkept\n",
-	} {
-		var log bytes.Buffer
-		p := newProgress(&log, "planning", "")
-		p.live = live
-		p.tell(p.began.Add(3 * time.Second))
-		p.searching("1f1b", 1, 4)
-		p.tell(p.began.Add(5 * time.Second))
-		p.line("kept")
-		p.end()
-		if log.String() != want {
-			t.Errorf("got %q, want %q", &log, want)
-		}
 	}
 }

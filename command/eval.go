@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/progress"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
 )
@@ -87,10 +88,10 @@ the data are not taken from the run. penstock launch starts several processes.`,
 			return r, err
 		}
 		defer func() { err = errors.Join(err, t.close()) }()
-		progress := newProgress(cmd.ErrOrStderr(), "evaluating", "samples")
+		show := progress.New(cmd.ErrOrStderr(), "evaluating", "samples")
 		e, err := train.Evaluate(cmd.Context(), t.pipe, set, train.EvaluateConfig{Batch: t.batch,
-			Loss: trainingLoss(set.Info().Task()), OnBatch: progress.at})
-		progress.end()
+			Loss: trainingLoss(set.Info().Task()), OnBatch: show.At})
+		show.End()
 		if err != nil {
 			return r, withRemedy(err)
 		}
@@ -152,7 +153,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 	if err := of.check(cmd.Flags()); err != nil {
 		return sets, err
 	}
-	of.data.OnText, of.data.TrainedOn = showText(cmd.ErrOrStderr()), t.recipe.Samples
+	of.data.OnText, of.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
 	return of.open()
 }
 
@@ -172,14 +173,16 @@ func newPredict() *cobra.Command {
   numbers    {"file": "x.npy", "row": 2, "values": [0.5]}
   pixels     {"file": "a.png", "row": 0, "pixels": [[0, 3, ...], ...]}, classes
 
-A file is a picture (PNG, JPEG, GIF), a text, or an .npy of one input, or of several in a
-leading dimension. DIR is a checkpoint, or the directory of penstock train --out for its
-newest checkpoint. If a file cannot be an input of the model, nothing is printed.
+A file is a picture (PNG, JPEG, GIF), a text, a CSV with or without the target's column,
+or an .npy of one input, or of several in a leading dimension; - is standard input. DIR is
+a checkpoint, or the directory of penstock train --out for its newest checkpoint. If a
+file cannot be an input of the model, nothing is printed.
 
 With --prompt a model of text continues the prompt, and the text is printed as it comes.
 DIR may then be a folder with a model of Hugging Face as well.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'
+  penstock predict out/prices - < houses.csv
   penstock predict out/llama --prompt "Once upon a time" --tokens 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("prompt") {
@@ -201,13 +204,13 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 			defer func() { err = errors.Join(err, t.close()) }()
 			var all bytes.Buffer // after an error nothing is written
 			out := json.NewEncoder(&all)
-			progress := newProgress(cmd.ErrOrStderr(), "predicting", "inputs")
+			show := progress.New(cmd.ErrOrStderr(), "predicting", "inputs")
 			err = train.Predict(cmd.Context(), t.pipe, p.inputs, train.EvaluateConfig{Batch: t.batch,
-				OnBatch: progress.at}, func(i int, output []float32) error {
+				OnBatch: show.At}, func(i int, output []float32) error {
 				line, err := p.line(i, output)
 				return cmp.Or(err, out.Encode(line))
 			})
-			progress.end()
+			show.End()
 			if err != nil {
 				return withRemedy(err)
 			}

@@ -327,3 +327,40 @@ func opened(t *testing.T, path string) map[string]safetensors.Tensor {
 	}
 	return all
 }
+
+// Rows of a table are predicted from a file and from standard input, with and without the target; and so is a
+// text.
+func TestPredictFromStandardInput(t *testing.T) {
+	table := "a,b,kind\n"
+	for i := range 40 {
+		table += fmt.Sprintf("%d,%d,%s\n", i, i*i, []string{"even", "odd"}[i%2])
+	}
+	out := filepath.Join(t.TempDir(), "out")
+	must(t, "train", "--model", "mlp", "--set", "width=8", "--data", "csv", "--data-dir",
+		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1", "--steps",
+		"2", "--out", out)
+	predicted := func(stdin, file string) string {
+		args := []string{"predict", out, file}
+		if stdin == "" {
+			return strings.ReplaceAll(must(t, args...).stdout, file, "-")
+		}
+		return piped(t, stdin, args...).stdout
+	}
+	want := predicted("", textFile(t, "b.csv", "a,b\n1,1\n2,4\n"))
+	if strings.Count(want, "\n") != 2 || !strings.Contains(want, `{"file":"-","row":1,"classes":[{"class":`) {
+		t.Errorf("got %s", want)
+	}
+	for _, rows := range []string{"a,b\n1,1\n2,4\n", "kind,b,a\nodd,1,1\neven,4,2\n"} {
+		if got := predicted(rows, "-"); got != want {
+			t.Errorf("%q: %s, want %s", rows, got, want)
+		}
+	}
+	text := "the stages of a pipeline"
+	out = filepath.Join(t.TempDir(), "out")
+	must(t, "train", "--model", "gpt", "--set", "width=8,depth=1,heads=2", "--data", "text", "--data-dir",
+		textFile(t, "a.txt", strings.Repeat(text, 9)), "--window", "8", "--batch", "8", "--chunks", "1",
+		"--steps", "1", "--out", out)
+	if want := predicted("", textFile(t, "b.txt", text)); predicted(text, "-") != want || want == "" {
+		t.Errorf("a text: %s, want %s", predicted(text, "-"), want)
+	}
+}

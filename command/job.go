@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/internal/setting"
 	"penstock.example/models"
@@ -57,7 +58,7 @@ type job struct {
 func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
 	j := &job{runOptions: o}
 	_, missing := os.Stat(o.out)
-	_, live := terminalWidth(stderr)
+	_, live := progress.Width(stderr)
 	for _, open := range []struct {
 		doing string // shown on a terminal
 		run   func(ctx context.Context, stderr io.Writer) error
@@ -73,8 +74,8 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 			if open.doing == "" || !live {
 				return open.run(ctx, stderr)
 			}
-			p := newProgress(stderr, open.doing, "")
-			defer p.end()
+			p := progress.New(stderr, open.doing, "")
+			defer p.End()
 			return open.run(ctx, p)
 		}()
 		if err != nil {

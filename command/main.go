@@ -202,6 +202,9 @@ type output struct {
 	err error
 }
 
+// Unwrap returns the writer itself.
+func (o *output) Unwrap() io.Writer { return o.to }
+
 func (o *output) Write(p []byte) (int, error) {
 	n, err := o.to.Write(p)
 	if o.err == nil && len(p) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/progress"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -233,11 +234,11 @@ func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 // measure measures the model on a made-up micro-batch.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
-	show := newProgress(cmd.ErrOrStderr(), "measuring", "layers")
-	config.Progress = show.at
+	show := progress.New(cmd.ErrOrStderr(), "measuring", "layers")
+	config.Progress = show.At
 	measured, err := train.Measure(cmd.Context(), m.Sequential, train.MadeUp(m.samples, rows, config.Seed),
 		train.MeasureConfig{Batch: rows, Profile: config})
-	show.end()
+	show.End()
 	if err == nil {
 		warnOfTiming(cmd.ErrOrStderr(), measured.Timing)
 	}

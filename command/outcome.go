@@ -10,6 +10,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"penstock.example/internal/progress"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -69,7 +70,7 @@ type reporter struct {
 func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 	r := &reporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
 		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), last: j.last}
-	_, live := terminalWidth(stderr)
+	_, live := progress.Width(stderr)
 	if j.format == "json" {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
@@ -77,7 +78,7 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // the first may take long
 	}
 	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
-		r.showEvaluation = successive(stderr, "samples")
+		r.showEvaluation = progress.Successive(stderr, "samples")
 	}
 	return r
 }
@@ -86,14 +87,14 @@ const barCells = 15
 
 func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
 	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(barCells), progressbar.OptionThrottle(barEvery),
+		progressbar.OptionSetWidth(barCells), progressbar.OptionThrottle(progress.BarEvery),
 		progressbar.OptionShowDescriptionAtLineEnd(),
 		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
 }
 
 // describe shows a text next to the bar, cut at the width of the terminal.
 func (r *reporter) describe(text string) {
-	width, _ := terminalWidth(r.stderr)
+	width, _ := progress.Width(r.stderr)
 	room := width - barCells - len(" 100% ||  [59m59s:59m59s]  ")
 	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
@@ -105,9 +106,9 @@ func (r *reporter) step(s train.StepInfo) error {
 	if r.lines != nil {
 		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
 	}
-	every := lineEvery
+	every := progress.LineEvery
 	if r.bar != nil {
-		every = barEvery
+		every = progress.BarEvery
 	}
 	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
 		r.shown = now

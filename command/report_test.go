@@ -3,12 +3,12 @@ package command
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"penstock.example/internal/progress"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -61,7 +61,7 @@ checkpoint     out/step-000009
 
 // No row of a bar is wider than the terminal.
 func TestBarFits(t *testing.T) {
-	const width = usualWidth
+	const width = progress.UsualWidth
 	var stderr bytes.Buffer
 	r := textReport(nil, &stderr)
 	r.bar = newBar(&stderr, 2)
@@ -79,19 +79,6 @@ func TestBarFits(t *testing.T) {
 		if n := utf8.RuneCountInString(row); n > width {
 			t.Errorf("a row of %d: %q", n, row)
 		}
-	}
-}
-
-// What is done before the first step is told by its time, and lines of it stay.
-func TestToldWhileOpening(t *testing.T) {
-	var stderr bytes.Buffer
-	p := newProgress(&stderr, "measuring", "")
-	p.live = true
-	p.tell(p.began.Add(3 * time.Second))
-	fmt.Fprintln(p, "a line")
-	p.end()
-	if got, want := stderr.String(), "\r\x1b[Kmeasuring for 3 s\r\x1b[Ka line\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

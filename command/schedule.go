@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
+	"penstock.example/internal/progress"
 	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -63,7 +64,7 @@ through a pipeline. NAME is a schedule:
 			if err != nil {
 				return err
 			}
-			width, _ := terminalWidth(cmd.OutOrStdout())
+			width, _ := progress.Width(cmd.OutOrStdout())
 			text, err := shape.draw(s.Name, p, links, format, width)
 			if err == nil {
 				_, err = io.WriteString(cmd.OutOrStdout(), text)

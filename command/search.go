@@ -18,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -206,8 +207,8 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 	if err := f.checkArguments(cmd, args); err != nil {
 		return nil, err
 	}
-	show := newProgress(cmd.ErrOrStderr(), "planning", "")
-	defer show.end()
+	show := progress.New(cmd.ErrOrStderr(), "planning", "")
+	defer show.End()
 	if f.modelName == "" {
 		return f.planChain(cmd, args[0], show)
 	}
@@ -217,7 +218,7 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 	f.numerics.apply()
 	var samples *data.Info
 	if f.dataName != "" {
-		f.data.OnText = showText(show)
+		f.data.OnText = progress.Texts(show)
 		sets, err := f.open()
 		if err != nil {
 			return nil, err
@@ -262,13 +263,15 @@ func (f *planFlags) threadsToTry(cores int) (list []int) {
 	return list
 }
 
-func (f *planFlags) wishes(show *progress) plan.Options {
+func (f *planFlags) wishes(show *progress.Task) plan.Options {
 	return plan.Options{Batch: f.batch, Devices: f.stages, Schedules: f.schedules, Virtual: f.virtual,
-		Replicas: f.replicas, Limit: f.limit, Progress: show.searching}
+		Replicas: f.replicas, Limit: f.limit, Progress: func(schedule string, done, all int) {
+			show.Note(fmt.Sprintf("schedule %d of %d, %s", done+1, all, schedule))
+		}}
 }
 
 // planModel measures a model and finds its fastest plan.
-func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredModel) (*foundPlan, error) {
+func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measuredModel) (*foundPlan, error) {
 	devices, err := readDevices(f.devices)
 	if err != nil {
 		return nil, err
@@ -277,10 +280,10 @@ func (f *planFlags) planModel(ctx context.Context, show *progress, m measuredMod
 		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
 		Wishes: f.wishes(show), Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
 		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.line,
+		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.Line,
 		Measuring: func(what string) func(int, int) {
 			return func(done, all int) {
-				show.note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
+				show.Note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
 			}
 		},
 	}
@@ -342,7 +345,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	return list, nil
 }
 
-func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress) (*foundPlan, error) {
+func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress.Task) (*foundPlan, error) {
 	c, err := readChain(cmd, file)
 	if err != nil {
 		return nil, err

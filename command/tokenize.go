@@ -11,6 +11,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/progress"
 	"penstock.example/tokenizer"
 )
 
@@ -56,7 +57,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	}
 	count := 0
 	err = disk.Write(out, func(w io.Writer) error {
-		show := successive(cmd.ErrOrStderr(), "bytes")
+		show := progress.Successive(cmd.ErrOrStderr(), "bytes")
 		for _, name := range texts {
 			text, err := disk.Read(name, data.MaxText)
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/progress"
 	"penstock.example/internal/system"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -88,7 +89,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
-		o.data.OnText = showText(cmd.ErrOrStderr())
+		o.data.OnText = progress.Texts(cmd.ErrOrStderr())
 	}
 	return o, nil
 }

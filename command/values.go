@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/progress"
 	"penstock.example/torch"
 )
 
@@ -256,7 +257,7 @@ func flagHelp(s *pflag.FlagSet) string {
 		if title != "" {
 			text += title + ":\n"
 		}
-		text += of[title].FlagUsagesWrapped(usualWidth) + "\n"
+		text += of[title].FlagUsagesWrapped(progress.UsualWidth) + "\n"
 	}
 	return text
 }

@@ -24,13 +24,17 @@ func newVersion() *cobra.Command {
 			if n := torch.CUDADevices(); n > 0 {
 				devices += fmt.Sprintf(", cuda:0 to cuda:%d", n-1)
 			}
+			cuda := cmp.Or(system.CUDABuild(), "not in this build")
+			if system.CUDABuild() != "" && torch.CUDADevices() == 0 {
+				cuda += "; there is no GPU, or no driver for it"
+			}
 			return printTable(cmd.OutOrStdout(), func(w io.Writer) {
 				row(w, "penstock", ownVersion())
 				row(w, "libtorch", torch.Version()+", "+system.Library())
 				for _, k := range kernelsInUse() {
-					row(w, k.Library, describeKernels(k))
+					row(w, k.Library, k)
 				}
-				row(w, "CUDA", describeCUDA())
+				row(w, "CUDA", cuda)
 				row(w, "devices", devices)
 				row(w, "Go", runtime.Version())
 			})
@@ -40,29 +44,6 @@ func newVersion() *cobra.Command {
 
 // Tests replace kernelsInUse.
 var kernelsInUse = system.KernelsInUse
-
-func describeCUDA() string {
-	cuda, nccl := system.CUDABuild()
-	if cuda == "" {
-		return "not in this build"
-	}
-	text := fmt.Sprintf("%s with NCCL %s, %s", cuda, nccl, system.CUDALibraries())
-	if torch.CUDADevices() == 0 {
-		text += "; there is no GPU, or no driver for it"
-	}
-	return text
-}
-
-func describeKernels(k system.Kernels) string {
-	text := k.Version
-	if k.Name != "" {
-		text = strings.TrimSpace(text + " " + k.Name + " kernels, chosen by " + k.By)
-	}
-	if k.Best != "" {
-		text += "; the best for this processor are " + k.Best
-	}
-	return text
-}
 
 // commit is the commit of sources without a repository; the build sets it with -ldflags.
 var commit string

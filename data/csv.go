@@ -77,6 +77,7 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 type table struct {
 	columns int      // without the target's
 	names   []string // of the columns, the target's last; nil without a header
+	target  int      // column, from 1; 0 is the last, or it has a name
 	numbers []float64
 	targets []string
 	lines   []int // of the targets
@@ -95,49 +96,79 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, reader := &table{}, c.reader(content)
+	t := &table{}
 	var order []int // of columnOrder
-	for {
+	err = c.read(content, func(first []string) (bool, error) {
+		if order, err = c.columnOrder(first, header, trainedOn); err != nil {
+			return false, err
+		}
+		t.columns = len(order) - 1
+		if target := order[t.columns]; !header && target < t.columns {
+			t.target = target + 1
+		}
+		for _, i := range order {
+			if header {
+				t.names = append(t.names, first[i])
+			}
+		}
+		return header, nil
+	}, func(line int, record []string) (err error) {
+		target := record[order[t.columns]]
+		t.targets, t.lines = append(t.targets, target), append(t.lines, line)
+		t.numbers, err = appendNumbers(t.numbers, line, record, order[:t.columns])
+		if err == nil && target == "" {
+			err = fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove the line",
+				line)
+		}
+		return err
+	})
+	if err == nil && len(t.targets) == 0 {
+		err = errors.New("no line with numbers; want a sample a line")
+	}
+	return t, err
+}
+
+// read calls columns with the first line, and row with each line of values. columns reports whether the first
+// line has names.
+func (c CSV) read(content []byte, columns func(first []string) (bool, error),
+	row func(line int, record []string) error) error {
+	reader := c.reader(content)
+	for first := true; ; first = false {
 		record, err := reader.Read()
 		switch {
-		case err == io.EOF && len(t.targets) == 0:
-			return nil, errors.New("no line with numbers; want a sample a line")
 		case err == io.EOF:
-			return t, nil
+			return nil
 		case err != nil:
-			return nil, fmt.Errorf("%w; want as many values as in the first line, separated by %q, those "+
+			return fmt.Errorf("%w; want as many values as in the first line, separated by %q, those "+
 				"with quotes in quotes", err, reader.Comma)
 		}
 		for i, text := range record {
 			record[i] = strings.TrimSpace(text)
 		}
 		line, _ := reader.FieldPos(0)
-		if order == nil { // the first line
-			if order, err = c.columnOrder(record, header, trainedOn); err != nil {
-				return nil, fmt.Errorf("line %d: %w", line, err)
-			}
-			if header {
-				for _, i := range order {
-					t.names = append(t.names, record[i])
-				}
+		if first {
+			if names, err := columns(record); err != nil {
+				return fmt.Errorf("line %d: %w", line, err)
+			} else if names {
 				continue
 			}
 		}
-		t.columns = len(order) - 1
-		for _, i := range order[:t.columns] {
-			x, err := parse(record[i])
-			if err != nil {
-				return nil, fmt.Errorf("line %d, column %d: %w", line, i+1, err)
-			}
-			t.numbers = append(t.numbers, x)
+		if err := row(line, record); err != nil {
+			return err
 		}
-		target := record[order[t.columns]]
-		if target == "" {
-			return nil, fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove "+
-				"the line", line)
-		}
-		t.targets, t.lines = append(t.targets, target), append(t.lines, line)
 	}
+}
+
+// appendNumbers appends the numbers in some columns of a line.
+func appendNumbers(to []float64, line int, record []string, columns []int) ([]float64, error) {
+	for _, i := range columns {
+		x, err := parse(record[i])
+		if err != nil {
+			return to, fmt.Errorf("line %d, column %d: %w", line, i+1, err)
+		}
+		to = append(to, x)
+	}
+	return to, nil
 }
 
 func (c CSV) reader(content []byte) *csv.Reader {
@@ -326,6 +357,7 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	if err != nil {
 		return nil, err
 	}
+	set.info.TargetColumn = t.target
 	set.info.ClassNames, set.info.Columns, set.input.exact = names, t.names, t.numbers
 	return set, nil
 }

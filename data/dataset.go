@@ -41,6 +41,9 @@ type Info struct {
 	// table or its header.
 	Columns []string `json:"columns,omitempty"`
 
+	// TargetColumn is the targets' column, from 1, of a table without a header; 0 is the last.
+	TargetColumn int `json:"target_column,omitempty"`
+
 	// Tokenizer is the sum of the text's tokenizer (tokenizer.Tokenizer.Sum), or "" if unknown or none.
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
 }

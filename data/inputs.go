@@ -2,11 +2,13 @@ package data
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"image"
 	"os"
 	"slices"
+	"strings"
 
 	"penstock.example/internal/disk"
 	"penstock.example/tokenizer"
@@ -36,6 +38,11 @@ type input struct {
 //	           training set's (Info.Tokenizer), and nil if the set has bytes
 //	.npy       one or more rows of kind Info.Source; numbers are normalised by Info.Mean and Info.Std,
 //	           and of tokens the last in each row are used
+//	tables     for inputs [columns 1 1] of numbers: comma-separated values, or with semicolons or tabs.
+//	           Columns are found by Info.Columns, and others ignored; without names there are the inputs'
+//	           alone, or the target's as well
+//
+// The path - is standard input, which may be all but a picture.
 //
 // Inputs with fewer tokens than a sample are followed by zeros; Length is the number of their tokens.
 // NewInputs reads text and arrays, and the header of pictures; Fill reads the pictures. Errors name the
@@ -75,7 +82,11 @@ func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 }
 
 func (x *Inputs) add(path string) error {
-	content, err := disk.Read(path, MaxText)
+	read := disk.Read
+	if path == "-" {
+		read = func(_ string, most int64) ([]byte, error) { return disk.ReadStream(os.Stdin, most) }
+	}
+	content, err := read(path, MaxText)
 	switch shape := x.info.Input.Shape; {
 	case err != nil:
 		return err
@@ -95,7 +106,9 @@ func (x *Inputs) add(path string) error {
 		return x.addTokens(path, 0, converted[int64](ids))
 	case x.info.Input.Kind == Int64 && x.info.Source == Uint8:
 		return x.addTokens(path, 0, converted[int64](content))
-	case x.tables != nil && len(shape) == 3 && (shape[0] == 1 || shape[0] == 3):
+	case x.tables == nil && x.info.Input.Kind == Float32 && len(shape) == 3 && shape[1]*shape[2] == 1:
+		return x.addTable(path, content)
+	case path != "-" && x.tables != nil && len(shape) == 3 && (shape[0] == 1 || shape[0] == 3):
 		if _, _, err := image.DecodeConfig(bytes.NewReader(content)); err != nil {
 			return fmt.Errorf("%w; want a PNG, JPEG or GIF that is whole, or %s", err, x.wanted())
 		}
@@ -155,6 +168,69 @@ func (x *Inputs) addArray(path string, a numbers) error {
 		x.inputs = append(x.inputs, input{path: path, row: row, floats: floats})
 	}
 	return nil
+}
+
+// addTable adds the rows of a table. It has the separator that gives its first line the samples' columns.
+func (x *Inputs) addTable(path string, content []byte) error {
+	if err := disk.CheckUTF8(content); err != nil {
+		return err
+	}
+	var wrong error
+	for _, separator := range ",;\t" {
+		var columns []int
+		var rows numbers
+		err := CSV{Separator: separator}.read(content, func(first []string) (names bool, err error) {
+			if columns, names = x.columns(first); columns == nil {
+				want := fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
+				if x.info.Columns != nil {
+					want = strings.Join(x.info.Columns, ", ") + ", of which the last may be left out"
+				}
+				err = fmt.Errorf("it has %d columns: want %s", len(first), want)
+			}
+			return names, err
+		}, func(line int, record []string) (err error) {
+			rows.exact, err = appendNumbers(rows.exact, line, record, columns)
+			return err
+		})
+		if wrong = cmp.Or(wrong, err); columns == nil {
+			continue
+		}
+		rows.Float32 = converted[float32](rows.exact)
+		for row := range len(rows.exact) / len(columns) {
+			floats := make([]float32, len(columns))
+			x.info.normaliseSample(floats, rows, row)
+			x.inputs = append(x.inputs, input{path: path, row: row, floats: floats})
+		}
+		return err
+	}
+	return wrong
+}
+
+// columns returns the inputs' columns of a table, and whether its first line has their names; nil if it has
+// other columns.
+func (x *Inputs) columns(first []string) (columns []int, names bool) {
+	place, size := map[string]int{}, x.info.Input.Size()
+	for i, name := range first {
+		place[name] = i
+	}
+	for i := range x.info.Columns {
+		if at, found := place[x.info.Columns[i]]; found && i < size {
+			columns = append(columns, at)
+		}
+	}
+	if len(columns) == size {
+		return columns, true
+	}
+	columns = nil
+	for i := range first {
+		if len(first) == size || i+1 != cmp.Or(x.info.TargetColumn, len(first)) {
+			columns = append(columns, i)
+		}
+	}
+	if len(columns) != size || len(first) != size && x.info.Columns != nil {
+		return nil, false
+	}
+	return columns, false
 }
 
 // rowsOf returns the number of samples in an array: 1, or its first dimension. It ignores dimensions of 1.

@@ -90,7 +90,9 @@ func TestWhatIsQueuedArrivesBeforeTheEnd(t *testing.T) {
 			if err != nil {
 				t.Fatalf("after kind %d: %v", last.kind, err)
 			}
-			last = f
+			if f.kind != kindBeat {
+				last = f
+			}
 		}
 		if last.kind != kindEnd {
 			t.Errorf("the last frame is of kind %d", last.kind)
@@ -227,6 +229,26 @@ func TestTheProofCoversAll(t *testing.T) {
 			t.Errorf("proofs %d and %d are the same", other, i)
 		}
 		seen[string(proof)] = i
+	}
+}
+
+// TestWhoIsNotAdmitted: a process that knows the token and is no member of this job.
+func TestWhoIsNotAdmitted(t *testing.T) {
+	cfg := Config{Size: 3}.withDefaults()
+	me := introduction(cfg)
+	for _, row := range []struct {
+		rank, size int
+		libtorch   string
+		want       string
+	}{
+		{1, 3, "0.1", "rank 1 has libtorch 0.1, rank 0 " + me.Libtorch}, {1, 4, me.Libtorch, "is one of 4"},
+		{0, 3, me.Libtorch, "joins a group of 3; want 1 to 2"}, {3, 3, me.Libtorch, "joins a group of 3"},
+	} {
+		c, p := newControl(cfg), newPeer(row.rank, nil, cfg)
+		p.who = greeting{Size: row.size, Libtorch: row.libtorch}
+		if err := c.admit(p, frame{}, me); err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%+v: %v", row, err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package group_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -105,20 +106,16 @@ func TestAnotherToken(t *testing.T) {
 	none(t, attempts(t, config(t, 2), with(0, "a"), with(1, "a")))
 }
 
-// TestStrangers: processes that do not know the token keep nobody from joining, whatever they send and
-// however many connections they hold. Their connections and bytes are bounded, and the log names one.
-func TestStrangers(t *testing.T) {
+// TestStrangersHoldFewConnections: processes that do not know the token keep nobody from joining, however many
+// connections they hold. Rank 0 closes the oldest.
+func TestStrangersHoldFewConnections(t *testing.T) {
 	torchtest.Check(t)
-	var said safeBuffer
 	cfg := config(t, 2)
-	cfg.Silence, cfg.Log = time.Minute, slog.New(slog.NewTextHandler(&said, nil))
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	var zero, one *group.Group
-	var joining sync.WaitGroup
-	joining.Go(func() { zero = must.Get(group.Join(t.Context(), cfg.Config))(t) })
+	cfg.Silence = time.Minute
+	all, joins := make([]*group.Group, 2), sync.WaitGroup{}
+	joins.Go(func() { all[0] = must.Get(group.Join(t.Context(), cfg.Config))(t) })
 	var strangers []net.Conn
-	for i := 0; i < 300; {
+	for len(strangers) < 300 {
 		conn, err := net.Dial("tcp", cfg.Address)
 		if err != nil { // rank 0 does not listen yet
 			time.Sleep(time.Millisecond)
@@ -126,30 +123,38 @@ func TestStrangers(t *testing.T) {
 		}
 		defer conn.Close()
 		strangers = append(strangers, conn)
-		switch i++; i % 3 {
-		case 0: // the head of a frame of 4 GiB
-			_, _ = conn.Write([]byte{1, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
-		case 1: // the head of a greeting, and not its body
-			_, _ = conn.Write([]byte{1, 0, 0, 0, 1, 0, 0, 4, 0})
-		}
 	}
 	must.Do(t, strangers[0].SetReadDeadline(time.Now().Add(cfg.Silence/2)))
 	if _, err := io.Copy(io.Discard, strangers[0]); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("300 connections are open")
 	}
 	cfg.Rank = 1
-	one = must.Get(group.Join(t.Context(), cfg.Config))(t)
-	joining.Wait()
-	joining.Go(func() { _ = zero.Close() })
-	_ = one.Close()
-	joining.Wait()
-	runtime.ReadMemStats(&after)
-	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 32<<20 {
-		t.Errorf("%d bytes were allocated", bytes)
-	}
-	if lines := strings.Count(said.String(), "was refused"); lines != 1 {
-		t.Errorf("%d connections were logged:\n%s", lines, said.String())
-	}
+	all[1] = must.Get(group.Join(t.Context(), cfg.Config))(t)
+	joins.Wait()
+	none(t, each(all, func(g *group.Group) error { return g.Close() }))
+}
+
+// TestAFalseRank0: a member joins nobody who does not know the token.
+func TestAFalseRank0(t *testing.T) {
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	go func() {
+		frame := func(kind byte, body string) []byte {
+			return append(append([]byte{kind, 0, 0, 0, 0}, binary.BigEndian.AppendUint32(nil, uint32(len(body)))...),
+				body...)
+		}
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			for range 2 { // the second greeting lacks its proof
+				_, _ = conn.Write(frame(1, `{"Protocol":"penstock 4","Nonce":"a"}`))
+			}
+			_, _ = conn.Write(frame(2, "")) // ready
+			defer conn.Close()
+		}
+	}()
+	cfg := config(t, 2)
+	cfg.Address, cfg.Rank, cfg.Token, cfg.Timeout = l.Addr().String(), 1, "a", time.Second
+	_, err := group.Join(t.Context(), cfg.Config)
+	allSay(t, []error{err}, "what listens there is not rank 0 of this job: it does not know the job's token")
 }
 
 // TestNoToken: without a token nobody listens, or joins, where other machines can reach it.
@@ -300,6 +305,8 @@ func TestStrangersAreRefused(t *testing.T) {
 	var all [2]*group.Group
 	var errs [2]error
 	var joins, strangers sync.WaitGroup
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	join := func(rank int) {
 		joins.Go(func() {
 			cfg := cfg.Config
@@ -340,6 +347,10 @@ func TestStrangersAreRefused(t *testing.T) {
 	none(t, errs[:])
 	strangers.Wait()
 	none(t, each(all[:], exchange))
+	runtime.ReadMemStats(&after)
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 64<<20 {
+		t.Errorf("%d bytes were allocated", bytes)
+	}
 	if at := listeners(t, port(cfg)); len(at) > 0 {
 		t.Errorf("somebody listens at %q when all are there", at)
 	}

@@ -119,13 +119,11 @@ func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 	if out.Profile, err = Measure(ctx, model, set, config); err != nil {
 		return out, err
 	}
-	out.Counts, out.Times, err = CutByTime(out.Profile, policies, config.Profile.MicroBatches)
+	out.Counts, out.Times, err = cutByTime(out.Profile, policies, config.Profile.MicroBatches)
 	return out, err
 }
 
-// CutByTime cuts measured layers into a stage for each policy. It returns the number of layers and the
-// time for a micro-batch of each stage. Errors are plan.ByTime's.
-func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,
+func cutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,
 	error) {
 	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
@@ -134,17 +132,29 @@ func CutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) 
 	return plan.ByTime(p.Layers, len(policies), config)
 }
 
-// CutBySize cuts measured layers into a stage for each policy, and makes the largest stage as small as
-// possible. It returns the number of layers and the size of each stage. slots is the number of tensors
-// that the optimizer keeps for each parameter (optim.Slots). Errors are plan.BySize's.
-func CutBySize(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int) ([]int,
-	[]plan.StageSize, error) {
+// Cut cuts measured layers into a stage for each policy, so that the slowest stage is as fast as possible, or
+// with bySize the largest one as small as possible. It returns the number of layers of each stage, and its
+// seconds for a micro-batch or its bytes. slots is the number of tensors that the optimizer keeps for each
+// parameter (optim.Slots). Errors are plan.ByTime's.
+func Cut(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int, bySize bool) (counts []int,
+	costs []float64, err error) {
+	if !bySize {
+		counts, times, err := cutByTime(p, policies, microBatches)
+		for _, t := range times {
+			costs = append(costs, t.Total())
+		}
+		return counts, costs, err
+	}
 	config := plan.SizeConfig{State: float64(slots), Input: p.Input, Skips: p.Skips, Ties: p.Ties}
 	for _, k := range policies {
 		graphs, inputs := plan.Policy(k).Held(microBatches)
 		config.Held = append(config.Held, plan.Held{Graphs: graphs, Inputs: inputs})
 	}
-	return plan.BySize(p.Layers, len(policies), config)
+	counts, sizes, err := plan.BySize(p.Layers, len(policies), config)
+	for _, s := range sizes {
+		costs = append(costs, float64(s.Total()))
+	}
+	return counts, costs, err
 }
 
 // Threads is a number of threads chosen by measured times.

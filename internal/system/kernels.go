@@ -80,6 +80,18 @@ func oneDNNName(isa int) string {
 	return cmp.Or(oneDNNNames[isa], fmt.Sprintf("isa %#x", isa))
 }
 
+// String describes the kernels, without the library.
+func (k Kernels) String() string {
+	text := k.Version
+	if k.Name != "" {
+		text = strings.TrimSpace(text + " " + k.Name + " kernels, chosen by " + k.By)
+	}
+	if k.Best != "" {
+		text += "; the best for this processor are " + k.Best
+	}
+	return text
+}
+
 // Slow returns a warning that the kernels are not the best for this processor, or "".
 func (k Kernels) Slow() string {
 	if k.Best == "" {

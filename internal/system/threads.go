@@ -47,18 +47,13 @@ func ThreadTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// CUDABuild returns the versions of CUDA and NCCL of this build, such as "12.4" and "2.22.3". Both are "" in
-// a build without CUDA.
-func CUDABuild() (cuda, nccl string) {
-	if v := shim.CUDAVersion(); v > 0 {
-		cuda = fmt.Sprintf("%d.%d", v/1000, v%1000/10)
+// CUDABuild describes the CUDA of this build, such as "12.4 with NCCL 2.22.3, cuBLAS 13.1.0, cuDNN 9.19.0".
+// The libraries and the GPU's model decide the last bits of results. It is "" in a build without CUDA.
+func CUDABuild() string {
+	cuda, nccl := shim.CUDAVersion(), shim.NCCLVersion()
+	if cuda == 0 {
+		return ""
 	}
-	if v := shim.NCCLVersion(); v > 0 {
-		nccl = fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
-	}
-	return cuda, nccl
+	return fmt.Sprintf("%d.%d with NCCL %d.%d.%d, %s", cuda/1000, cuda%1000/10, nccl/10000, nccl%10000/100,
+		nccl%100, shim.GPULibraries())
 }
-
-// CUDALibraries returns the GPU libraries that are linked, such as "cuBLAS 13.1.0, cuDNN 9.19.0". They and
-// the GPU's model decide the last bits of results. It is "" in a build without CUDA.
-func CUDALibraries() string { return shim.GPULibraries() }

@@ -1,0 +1,140 @@
+// Package progress shows how far a task is.
+package progress
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// How often progress is shown on a terminal, and elsewhere.
+const (
+	BarEvery  = 100 * time.Millisecond
+	LineEvery = 2 * time.Second
+)
+
+// Task shows a long task: on a terminal in one line, elsewhere in a line every two seconds.
+// Several goroutines may call its methods.
+type Task struct {
+	w           io.Writer
+	doing, unit string // "evaluating", "samples"
+	live        bool   // on a terminal
+	began       time.Time
+	over        chan struct{} // closed by End
+	clock       sync.WaitGroup
+
+	mu    sync.Mutex // guards w and the fields below
+	state string     // how far the task is
+	shown bool
+}
+
+// New shows a task until the caller calls End.
+func New(w io.Writer, doing, unit string) *Task {
+	_, live := Width(w)
+	p := &Task{w: w, doing: doing, unit: unit, live: live, began: time.Now(), over: make(chan struct{})}
+	every := LineEvery
+	if live {
+		every = BarEvery
+	}
+	p.clock.Go(func() {
+		for {
+			select {
+			case <-p.over:
+				return
+			case now := <-time.After(every):
+				p.tell(now)
+			}
+		}
+	})
+	return p
+}
+
+// At shows how far the task is.
+func (p *Task) At(done, all int) { p.Note(fmt.Sprintf("%d of %d %s", done, all, p.unit)) }
+
+// Note shows how far the task is in words.
+func (p *Task) Note(state string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = state
+}
+
+func (p *Task) tell(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := fmt.Sprintf("%s for %.0f s", p.doing, now.Sub(p.began).Seconds())
+	if p.state != "" {
+		text += ": " + p.state
+	}
+	if p.shown = p.live; p.live {
+		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
+	} else {
+		fmt.Fprintln(p.w, text)
+	}
+}
+
+// Write prints lines that stay.
+func (p *Task) Write(lines []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	return p.w.Write(lines)
+}
+
+// Line prints a line that stays.
+func (p *Task) Line(text string) { fmt.Fprintln(p, text) }
+
+func (p *Task) clear() {
+	if p.shown {
+		p.shown = false
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
+
+// End clears the line and stops.
+func (p *Task) End() {
+	close(p.over)
+	p.clock.Wait()
+	p.clear()
+}
+
+// Successive returns a function that shows one task after the other, such as evaluations.
+func Successive(w io.Writer, unit string) func(doing string, done, all int) {
+	var p *Task // nil between tasks
+	return func(doing string, done, all int) {
+		if p == nil {
+			p = New(w, doing, unit)
+		}
+		if p.At(done, all); done == all {
+			p.End()
+			p = nil
+		}
+	}
+}
+
+// Texts returns a function that shows how much of a text has become tokens.
+func Texts(w io.Writer) func(done, all int) {
+	show := Successive(w, "bytes")
+	return func(done, all int) { show("encoding text", done, all) }
+}
+
+// UsualWidth is the width of a terminal of unknown size, and of output elsewhere.
+const UsualWidth = 80
+
+// Width returns the characters of a line of w, and whether w is a terminal, which /dev/null and
+// other character devices are not.
+func Width(w io.Writer) (columns int, ok bool) {
+	if o, is := w.(interface{ Unwrap() io.Writer }); is {
+		w = o.Unwrap()
+	}
+	if f, is := w.(*os.File); is {
+		n, _, err := term.GetSize(int(f.Fd()))
+		columns, ok = n, err == nil
+	}
+	return cmp.Or(columns, UsualWidth), ok
+}
