@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/option"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -94,8 +95,8 @@ weights, which the transformers library loads.
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	path(s, &out, "out", "`FILE` to write, such as model.safetensors; or a new folder")
-	word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
+	option.Path(s, &out, "out", "`FILE` to write, such as model.safetensors; or a new folder")
+	option.Word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
 	s.BoolVar(&adapter, "adapter", false, "write the adapter of --lora alone, in a folder for PEFT")
 	bestFlag(s, &best)
 	return cmd

@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/option"
 	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -68,11 +69,11 @@ func copySmallFiles(to, from string) error {
 
 // modelFlag is --model. It takes the path of a folder as well.
 func modelFlag(s *pflag.FlagSet, to *string) {
-	word(s, to, "model", "", "`NAME` of the model, which penstock models lists; or PATH of a folder with a "+
+	option.Word(s, to, "model", "", "`NAME` of the model, which penstock models lists; or PATH of a folder with a "+
 		"model of Hugging Face, such as ./llama", models.Names()...)
-	v := s.Lookup("model").Value.(*value)
-	named := v.read
-	v.read = func(text string) error {
+	v := s.Lookup("model").Value.(*option.Value)
+	named := v.Read
+	v.Read = func(text string) error {
 		if isFolder(text) {
 			*to = text
 			return nil
@@ -89,7 +90,7 @@ func modelFlag(s *pflag.FlagSet, to *string) {
 type adapters struct{ nn.LoRA }
 
 func (a *adapters) register(s *pflag.FlagSet) {
-	s.Var(&value{read: a.read, show: a.String}, "lora", "`r=8,alpha=16,dropout=0.05,layers=\"*.q_proj "+
+	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "`r=8,alpha=16,dropout=0.05,layers=\"*.q_proj "+
 		"*.v_proj\"` train adapters of these linear layers alone; * is any text")
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/option"
 	"penstock.example/models"
 	"penstock.example/tokenizer"
 	"penstock.example/torch"
@@ -28,10 +29,10 @@ var generatorOnly = []string{"tokens", "temperature", "top-k", "seed"}
 
 func (g *generator) register(s *pflag.FlagSet) {
 	s.StringVar(&g.prompt, "prompt", "", "`TEXT` to continue, in place of files")
-	count(s, &g.tokens, "tokens", 50, "`N` tokens, or bytes, after --prompt at most")
-	amount(s, &g.sampling.Temperature, "temperature", math.Inf(1), "draw tokens at temperature `T` (default: take "+
+	option.Count(s, &g.tokens, "tokens", 50, "`N` tokens, or bytes, after --prompt at most")
+	option.Amount(s, &g.sampling.Temperature, "temperature", math.Inf(1), "draw tokens at temperature `T` (default: take "+
 		"the most likely one)")
-	count(s, &g.sampling.TopK, "top-k", 0, "draw from the `K` most likely tokens (default all)")
+	option.Count(s, &g.sampling.TopK, "top-k", 0, "draw from the `K` most likely tokens (default all)")
 	s.Uint64Var(&g.sampling.Seed, "seed", 1, "`SEED` of the draws")
 }
 
