@@ -64,7 +64,6 @@ func (t *trainer) step(ctx context.Context) (loss float64, err error) {
 		err = t.pipe.Update(ctx, t.updates)
 	}
 	nn.ZeroGrads(t.model)
-	t.batch.Step++
 	return r.Loss, err
 }
 

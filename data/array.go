@@ -57,6 +57,12 @@ type Array struct {
 	Uint8   []uint8
 }
 
+// numbers is an Array that was read from a file. exact is Float32 before it was rounded, or nil.
+type numbers struct {
+	Array
+	exact []float64
+}
+
 // Reset resizes the array for rows of spec. It reuses its slice if that is large enough, and does not
 // clear it.
 func (a *Array) Reset(rows int, spec Spec) {

@@ -10,9 +10,10 @@ import (
 // arraySet is a Dataset in memory. Sample i is row i of two arrays. Inputs of Uint8 are delivered as
 // Float32, divided by 255 or normalised.
 type arraySet struct {
-	info          Info
-	input, target Array
-	tables        [][256]float32 // of Uint8 inputs, by channel
+	info   Info
+	input  numbers
+	target Array
+	tables [][256]float32 // of Uint8 inputs, by channel
 }
 
 // newArrays returns a data set of inputs [n, ...] and targets [n, ...], which it keeps. With classes 0 the
@@ -25,7 +26,7 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		return nil, fmt.Errorf("%d inputs and %d targets; want a target for each input", input.Shape[0],
 			target.Shape[0])
 	}
-	a := &arraySet{input: input, target: target, info: Info{Name: name, Classes: classes, Source: input.Kind,
+	a := &arraySet{input: numbers{Array: input}, target: target, info: Info{Name: name, Classes: classes, Source: input.Kind,
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
@@ -103,7 +104,7 @@ func checkArray(what string, a Array) error {
 	}
 	row := size / int(a.Shape[0])
 	for i, x := range a.Float32 {
-		if !finite(x) {
+		if !finite(float64(x)) {
 			return fmt.Errorf("%s: number %d of sample %d is %v; want finite numbers", what, i%row, i/row, x)
 		}
 	}
@@ -111,7 +112,8 @@ func checkArray(what string, a Array) error {
 }
 
 // normalise replaces inputs by (x - mean) / std, by channel. It does nothing if both are nil.
-func (a *arraySet) normalise(mean, std []float32) error {
+func (a *arraySet) normalise(mean, std []float64) error {
+	defer func() { a.input.exact = nil }()
 	if mean == nil && std == nil {
 		return nil
 	}
@@ -124,8 +126,9 @@ func (a *arraySet) normalise(mean, std []float32) error {
 		a.info.Pad = blackPixel(a.tables)
 		return nil
 	}
-	for x := range slices.Chunk(a.input.Float32, a.info.Input.Size()) {
-		a.info.normaliseSample(x)
+	size := a.info.Input.Size()
+	for row := range a.Len() {
+		a.info.normaliseSample(a.input.Float32[row*size:][:size], a.input, row)
 	}
 	return nil
 }
@@ -146,13 +149,19 @@ func (i Info) checkNormal() error {
 	return nil
 }
 
-// normaliseSample replaces the numbers of a sample by (x - Mean) / Std, by channel.
-func (i Info) normaliseSample(x []float32) {
-	for c := range i.Mean {
-		plane := len(x) / len(i.Mean)
-		for k, number := range x[c*plane:][:plane] {
-			x[c*plane+k] = float32((float64(number) - float64(i.Mean[c])) / float64(i.Std[c]))
+// normaliseSample writes (x - Mean) / Std by channel for the numbers x of a row, or x itself without a Mean.
+func (i Info) normaliseSample(to []float32, from numbers, row int) {
+	for k := range to {
+		at := row*len(to) + k
+		x := float64(from.Float32[at])
+		if from.exact != nil {
+			x = from.exact[at]
 		}
+		if i.Mean != nil {
+			c := k / (len(to) / len(i.Mean))
+			x = (x - i.Mean[c]) / i.Std[c]
+		}
+		to[k] = float32(x)
 	}
 }
 
@@ -168,7 +177,7 @@ func (i Info) byteTables() [][256]float32 {
 			// the same bits as torchvision's ToTensor and Normalize
 			tables[c][pixel] = float32(pixel) / 255
 			if i.Mean != nil {
-				tables[c][pixel] = (float32(pixel)/255 - i.Mean[c]) / i.Std[c]
+				tables[c][pixel] = (float32(pixel)/255 - float32(i.Mean[c])) / float32(i.Std[c])
 			}
 		}
 	}
@@ -182,7 +191,8 @@ func blackPixel(tables [][256]float32) (pad []float32) {
 	return pad
 }
 
-func finite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
+// finite reports whether x is finite as a float32.
+func finite(x float64) bool { return math.Abs(x) <= math.MaxFloat32 }
 
 func (a *arraySet) Len() int   { return int(a.input.Shape[0]) }
 func (a *arraySet) Info() Info { return a.info }
@@ -196,7 +206,7 @@ func (a *arraySet) Fill(batch *Batch, indices []int) error {
 		if a.input.Kind == Uint8 {
 			writeBytes(batch.Input.Float32[row*in:][:in], a.input.Uint8[index*in:][:in], a.tables)
 		} else {
-			copyRow(&batch.Input, row, a.input, index, in)
+			copyRow(&batch.Input, row, a.input.Array, index, in)
 		}
 		copyRow(&batch.Target, row, a.target, index, out)
 	}

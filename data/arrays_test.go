@@ -55,8 +55,8 @@ func bytesOf(shape []int64, numbers ...uint8) data.Array {
 
 func TestImages(t *testing.T) {
 	images := bytesOf([]int64{2, 2, 1, 2}, 0, 255, 51, 102, 1, 2, 3, 4)
-	set := must.Get(data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float32{0, 0.5},
-		[]float32{1, 0.25}))(t)
+	set := must.Get(data.NewImages("pair", 7, images, bytesOf([]int64{2}, 6, 0), []float64{0, 0.5},
+		[]float64{1, 0.25}))(t)
 	info := set.Info()
 	if info.Classes != 7 || info.Input.Kind != data.Float32 ||
 		!slices.Equal(info.Input.Shape, []int64{2, 1, 2}) || info.Target.Kind != data.Int64 ||
@@ -109,7 +109,7 @@ func TestFillReuses(t *testing.T) {
 func TestFillRefusesIndices(t *testing.T) {
 	text := must.Get(data.NewText("abcdef", 2))(t)
 	images := must.Get(data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2),
-		bytesOf([]int64{2}, 0, 1), []float32{0}, []float32{1}))(t)
+		bytesOf([]int64{2}, 0, 1), []float64{0}, []float64{1}))(t)
 	synthetic, _, err := data.Synthetic{Train: 2}.Open()
 	if err != nil {
 		t.Fatal(err)

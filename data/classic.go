@@ -15,7 +15,7 @@ type classic struct {
 	usual     string // Debian's directory of it; may be empty
 	archive   string // the directory in its archive; may be empty
 	fetch     string // where to download it
-	mean, std []float32
+	mean, std []float64
 	classes   []string    // names; nil for digits
 	parts     [2][]string // the files to train and to test with
 	decode    func(paths []string) (images, labels Array, err error)
@@ -33,20 +33,20 @@ var mnistParts = [2][]string{
 var (
 	mnist = classic{
 		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
-		mean: []float32{0.1307}, std: []float32{0.3081}, parts: mnistParts, decode: decodeMNIST,
+		mean: []float64{0.1307}, std: []float64{0.3081}, parts: mnistParts, decode: decodeMNIST,
 	}
 	fashionMNIST = classic{
 		name: "fashion-mnist", usual: "/usr/share/datasets/fashion-mnist",
 		fetch: "https://github.com/zalandoresearch/fashion-mnist, or in the Debian package " +
 			"dataset-fashion-mnist",
-		mean: []float32{0.2860}, std: []float32{0.3530}, parts: mnistParts, decode: decodeMNIST,
+		mean: []float64{0.2860}, std: []float64{0.3530}, parts: mnistParts, decode: decodeMNIST,
 		classes: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
 			"Bag", "Ankle boot"},
 	}
 	cifar10 = classic{
 		name: "cifar10", archive: "cifar-10-batches-bin",
 		fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-		mean:  []float32{0.4914, 0.4822, 0.4465}, std: []float32{0.2470, 0.2435, 0.2616},
+		mean:  []float64{0.4914, 0.4822, 0.4465}, std: []float64{0.2470, 0.2435, 0.2616},
 		classes: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
 			"truck"},
 		parts: [2][]string{{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
@@ -95,18 +95,19 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 }
 
 func decodeMNIST(paths []string) (images, labels Array, err error) {
-	if images, err = readArray(paths[0], decodeIDX); err == nil {
-		labels, err = readArray(paths[1], decodeIDX)
+	var read [2]numbers
+	for i := range read {
+		if read[i], err = readArray(paths[i], decodeIDX); err != nil {
+			return images, labels, err
+		}
 	}
-	if err == nil && (len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 ||
-		images.Shape[2] != 28) {
-		err = fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]", paths[0],
+	images, labels = read[0].Array, read[1].Array
+	if len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 || images.Shape[2] != 28 {
+		return images, labels, fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]", paths[0],
 			images.Shape, labels.Shape)
 	}
-	if err == nil {
-		images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
-	}
-	return images, labels, err
+	images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
+	return images, labels, nil
 }
 
 // decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.

@@ -24,10 +24,13 @@ type CSV struct {
 
 	// Task is Classification or Regression. "" means regression if all targets are numbers and one has
 	// a fraction, otherwise classification. Info.ClassNames has the classes, sorted as whole numbers or
-	// as text.
+	// as text; the targets 1 and 1.0 are one class.
 	Task Task
 
-	Header    bool // the first line has names; assumed if it has no number
+	// Header says whether the first line has names. If it is nil, the line has names if it differs in kind,
+	// numbers or text, from the columns below. Open refuses a file where that is not clear.
+	Header *bool
+
 	Separator rune // 0 means a comma
 
 	// Standardise scales each column to mean 0 and deviation 1 over the training samples. With
@@ -74,7 +77,7 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 type table struct {
 	columns int      // without the target's
 	names   []string // of the columns, the target's last; nil without a header
-	numbers []float32
+	numbers []float64
 	targets []string
 	lines   []int // of the targets
 }
@@ -82,12 +85,17 @@ type table struct {
 // readTable reads a table. If table and trainedOn have column names, columns get the order of trainedOn.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	content, err := disk.Read(path, MaxText)
+	if err == nil {
+		err = disk.CheckUTF8(content)
+	}
 	if err != nil {
 		return nil, err
 	}
-	reader := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
-	reader.Comma, reader.ReuseRecord, reader.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
-	t := &table{}
+	header, err := c.hasHeader(content)
+	if err != nil {
+		return nil, err
+	}
+	t, reader := &table{}, c.reader(content)
 	var order []int // of columnOrder
 	for {
 		record, err := reader.Read()
@@ -105,7 +113,6 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 		}
 		line, _ := reader.FieldPos(0)
 		if order == nil { // the first line
-			header := c.Header || !slices.ContainsFunc(record, isNumber)
 			if order, err = c.columnOrder(record, header, trainedOn); err != nil {
 				return nil, fmt.Errorf("line %d: %w", line, err)
 			}
@@ -120,8 +127,7 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 		for _, i := range order[:t.columns] {
 			x, err := parse(record[i])
 			if err != nil {
-				return nil, fmt.Errorf("line %d, column %d: %w: fill it in, or remove the line or the column",
-					line, i+1, err)
+				return nil, fmt.Errorf("line %d, column %d: %w", line, i+1, err)
 			}
 			t.numbers = append(t.numbers, x)
 		}
@@ -134,17 +140,73 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	}
 }
 
-func parse(text string) (float32, error) {
-	x, err := strconv.ParseFloat(text, 32)
-	if err != nil || !finite(float32(x)) {
-		return 0, fmt.Errorf("%q; want a finite number", text)
+func (c CSV) reader(content []byte) *csv.Reader {
+	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
+	r.Comma, r.ReuseRecord, r.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
+	return r
+}
+
+// hasHeader reports whether the first line has names. pandas names columns without names 0, 1, 2 and so on, so
+// names may be numbers. Columns are compared by the first thousand lines.
+func (c CSV) hasHeader(content []byte) (bool, error) {
+	if c.Header != nil {
+		return *c.Header, nil
 	}
-	return float32(x), nil
+	reader := c.reader(content)
+	reader.ReuseRecord = false
+	first, err := reader.Read()
+	if err != nil || !slices.ContainsFunc(first, isNumber) {
+		return true, nil // lines of numbers and a target have a number
+	}
+	kinds := make([]map[bool]bool, len(first)) // whether the column below has numbers, and text
+	for i := range kinds {
+		kinds[i] = map[bool]bool{}
+	}
+	for range 1000 {
+		record, err := reader.Read()
+		if err != nil {
+			break // readTable returns it
+		}
+		for i, text := range record {
+			if text != "" {
+				kinds[i][isNumber(text)] = true
+			}
+		}
+	}
+	differs, ascending, counted, last := false, true, true, -1
+	for i, text := range first {
+		number := isNumber(text)
+		differs = differs || text != "" && len(kinds[i]) == 1 && kinds[i][!number]
+		if n, err := strconv.Atoi(strings.TrimSpace(text)); number {
+			ascending, counted = ascending && err == nil && n > last, counted && err == nil && n == last+1
+			last = n
+		}
+	}
+	if differs && !ascending || !differs && counted {
+		return false, errors.New("line 1 may have names or numbers; want header=1 or header=0")
+	}
+	return differs, nil
+}
+
+// parse reads a finite number.
+func parse(text string) (float64, error) {
+	x, err := strconv.ParseFloat(text, 64)
+	switch {
+	case err == nil && finite(x):
+		return x, nil
+	case hasDecimalComma(text):
+		return 0, fmt.Errorf("%q has a decimal comma; want a decimal point", text)
+	}
+	return 0, fmt.Errorf("%.40q; want a finite number: fill it in, or remove the line or the column", text)
 }
 
 func isNumber(text string) bool {
-	_, err := strconv.ParseFloat(text, 64)
+	_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	return err == nil
+}
+
+func hasDecimalComma(text string) bool {
+	return !isNumber(text) && isNumber(strings.Replace(text, ",", ".", 1))
 }
 
 // columnOrder returns the indices of the inputs' columns and then the target's. Inputs are in the order of
@@ -191,17 +253,22 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 // task returns the task and the names of the classes, sorted as whole numbers if all are, otherwise as
 // text.
 func (t *table) task(asked Task) (Task, []string, error) {
-	numbers, whole, distinct := true, true, map[string]int{}
-	for _, text := range t.targets {
-		n, err := strconv.Atoi(text)
-		numbers, whole, distinct[text] = numbers && isNumber(text), whole && err == nil, n
+	numbers, whole, distinct := true, true, map[string]float64{}
+	for i, text := range t.targets {
+		x, err := strconv.ParseFloat(text, 64)
+		numbers, whole = numbers && err == nil, whole && err == nil && math.Trunc(x) == x && finite(x)
+		distinct[className(text)] = x
+		if asked == "" && hasDecimalComma(text) {
+			_, err := parse(text)
+			return "", nil, fmt.Errorf("line %d: the target %w", t.lines[i], err)
+		}
 	}
-	const maxClasses = 100
+	const many, most = 10, 100 // classes
 	n := len(distinct)
 	switch {
 	case asked == Regression || asked == "" && numbers && !whole:
 		return Regression, nil, nil
-	case asked == "" && whole && n > maxClasses && n > len(t.targets)/10:
+	case asked == "" && whole && (n > most && n > len(t.targets)/10 || n > many && n > len(t.targets)/2):
 		return "", nil, fmt.Errorf("%d different whole numbers are targets of %d lines: classes or "+
 			"amounts? want task=classification or task=regression", n, len(t.targets))
 	}
@@ -212,10 +279,19 @@ func (t *table) task(asked Task) (Task, []string, error) {
 	return Classification, names, nil
 }
 
+// className returns the name of a target's class: its text, but 1 for 1.0.
+func className(text string) string {
+	x, err := strconv.ParseFloat(text, 64)
+	if err == nil && math.Trunc(x) == x && finite(x) && strings.ContainsAny(text, ".eE") {
+		return strconv.FormatFloat(x+0, 'f', -1, 64)
+	}
+	return text
+}
+
 // arrays converts the table to a set.
 func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	n := int64(len(t.targets))
-	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: t.numbers}
+	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: converted[float32](t.numbers)}
 	target := Array{Kind: Int64, Shape: []int64{n}}
 	if task == Regression {
 		target, names = Array{Kind: Float32, Shape: []int64{n, 1}}, nil
@@ -231,14 +307,17 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 		if task == Regression {
 			x, err := parse(text)
 			if err != nil {
-				return nil, fmt.Errorf("line %d: the target is %w", t.lines[i], err)
+				return nil, fmt.Errorf("line %d: the target %w", t.lines[i], err)
 			}
-			target.Float32 = append(target.Float32, x)
+			target.Float32 = append(target.Float32, float32(x))
 			continue
 		}
 		label, ok := labels[text]
 		if !ok {
-			return nil, fmt.Errorf("line %d: %q is no class to train with; the classes are %s", t.lines[i],
+			label, ok = labels[className(text)]
+		}
+		if !ok {
+			return nil, fmt.Errorf("line %d: %.40q is no class to train with; the classes are %s", t.lines[i],
 				text, strings.Join(names, ", "))
 		}
 		target.Int64 = append(target.Int64, label)
@@ -247,13 +326,13 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	if err != nil {
 		return nil, err
 	}
-	set.info.ClassNames, set.info.Columns = names, t.names
+	set.info.ClassNames, set.info.Columns, set.input.exact = names, t.names, t.numbers
 	return set, nil
 }
 
 // meanAndDeviation returns the mean and the deviation of each column over train, a part of whole. The
 // deviation of a constant column is 1.
-func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float32) {
+func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float64) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }
 	if s, ok := train.(*subset); ok {
@@ -262,18 +341,18 @@ func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float
 	for c := range columns {
 		var sum, squares float64
 		for i := range rows {
-			sum += float64(whole.input.Float32[at(i)*columns+c])
+			sum += whole.input.exact[at(i)*columns+c]
 		}
 		mean := sum / float64(rows)
 		for i := range rows {
-			d := float64(whole.input.Float32[at(i)*columns+c]) - mean
+			d := whole.input.exact[at(i)*columns+c] - mean
 			squares += d * d
 		}
 		deviation := math.Sqrt(squares / float64(rows))
 		if deviation == 0 {
 			deviation = 1
 		}
-		means, deviations = append(means, float32(mean)), append(deviations, float32(deviation))
+		means, deviations = append(means, mean), append(deviations, deviation)
 	}
 	return means, deviations
 }

@@ -34,8 +34,8 @@ type Info struct {
 	// Std (byte/255 - Mean) / Std by channel. Float32 inputs from Float32 are unchanged, or (x - Mean) /
 	// Std by column. Int64 inputs from Uint8 are the bytes of a text.
 	Source Kind      `json:"source"`
-	Mean   []float32 `json:"mean,omitempty"`
-	Std    []float32 `json:"std,omitempty"`
+	Mean   []float64 `json:"mean,omitempty"`
+	Std    []float64 `json:"std,omitempty"`
 
 	// Columns are the names of a table's columns: the inputs' in order, then the target's. Nil without a
 	// table or its header.

@@ -6,7 +6,7 @@ var (
 )
 
 // NewImages returns normalised images.
-func NewImages(name string, classes int, images, labels Array, mean, std []float32) (Dataset, error) {
+func NewImages(name string, classes int, images, labels Array, mean, std []float64) (Dataset, error) {
 	set, err := newArrays(name, classes, images, asTargets(labels))
 	if err == nil {
 		err = set.normalise(mean, std)

@@ -55,7 +55,7 @@ func TestOpenMNIST(t *testing.T) {
 	}
 
 	train, _ := open(t, "mnist", directoryOf(t, plain),
-		data.Options{Mean: []float32{0.5}, Std: []float32{0.5}})
+		data.Options{Mean: []float64{0.5}, Std: []float64{0.5}})
 	if black := fill(t, train, 0).Input.Float32[0]; black != -1 {
 		t.Errorf("with mean and std of a half, black is %v, want -1", black)
 	}
@@ -299,7 +299,7 @@ func TestOpenNPY(t *testing.T) {
 	parts := map[string][]byte{"train_x.npy": bytes, "train_y.npy": labels, "val_x.npy": bytes,
 		"val_y.npy": npyOf("<i8", []int64{0, 4}, 2)}
 	train, test := open(t, "npy", directoryOf(t, parts),
-		data.Options{Mean: []float32{0.5}, Std: []float32{0.5}})
+		data.Options{Mean: []float64{0.5}, Std: []float64{0.5}})
 	if got := fill(t, train, 0).Input.Float32; !slices.Equal(got, []float32{-1, 1}) ||
 		train.Info().Classes != 5 || test.Info().Classes != 5 ||
 		!slices.Equal(train.Info().Pad, []float32{-1}) {
@@ -399,9 +399,9 @@ func TestOpenRefuses(t *testing.T) {
 			data.Options{}, "5 inputs and 4 targets"},
 		{"mnist", with(mnistFiles(), files{"t10k-labels-idx1-ubyte": idx([]uint8{1, 2, 10}, 3)}),
 			data.Options{}, "target 2 has class 10; want 0 to 9"},
-		{"mnist", mnistFiles(), data.Options{Mean: []float32{1, 2}},
+		{"mnist", mnistFiles(), data.Options{Mean: []float64{1, 2}},
 			"mean [1 2] and std [0.3081] for inputs float32 [1 28 28]; want a number for each channel"},
-		{"mnist", mnistFiles(), data.Options{Std: []float32{0}},
+		{"mnist", mnistFiles(), data.Options{Std: []float64{0}},
 			"std 0; want finite numbers and std above 0"},
 		{"cifar10", with(cifarFiles(""), files{"data_batch_4.bin": nil}), data.Options{},
 			"no data_batch_4.bin or "},
@@ -424,7 +424,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"csv", lines("a,b", "1,\"2"), data.Options{}, "separated by ',', those with quotes in quotes"},
 		{"csv", lines(amounts...), data.Options{}, "150 different whole numbers"},
 		{"csv", lines("1,2", "1,red"), data.Options{CSV: data.CSV{Task: data.Regression}},
-			`line 2: the target is "red"; want a finite number`},
+			`line 2: the target "red"; want a finite number`},
 		{"csv", files{"train.csv": []byte("1,a\n2,b\n"), "val.csv": []byte("1,a\n2,c\n")}, data.Options{},
 			"val.csv: line 2: \"c\" is no class to train with; the classes are a, b"},
 		{"csv", files{}, data.Options{},
@@ -433,7 +433,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"npy", files{}, data.Options{}, "name a directory with x.npy and y.npy"},
 		{"npy", files{"x.npy": x[:50], "y.npy": y}, data.Options{}, "x.npy: the header has 40 of 118 bytes"},
 		{"npy", xy, data.Options{Classes: 1}, "target 1 has class 1; want 0 to 0"},
-		{"npy", xy, data.Options{Mean: []float32{1}}, "mean [1] and std [] for inputs float32 [2 1 1]"},
+		{"npy", xy, data.Options{Mean: []float64{1}}, "mean [1] and std [] for inputs float32 [2 1 1]"},
 		{"npy", xy, data.Options{Holdout: 2}, "Holdout is 2; want a share"},
 		{"npy", files{"train_x.npy": x, "train_y.npy": y, "test_x.npy": x, "test_y.npy": y},
 			data.Options{Holdout: 0.5}, "Holdout is 0.5: there is a part to test with"},
@@ -469,7 +469,7 @@ func TestOpenRefuses(t *testing.T) {
 			"4 tokens; want at least 5 for one sample"},
 		{"tokens", files{"train.bin": small}, data.Options{Window: 2}, "1 samples; want at least 2"},
 		{"tokens", files{"train.bin": tokenBytes[uint32](1, 1<<30, 1, 1)},
-			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want below 1048576"},
+			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want 0 to 1048575: more classes, or another type"},
 		{"tokens", files{"train.bin": small}, data.Options{TokenBytes: 3},
 			"TokenBytes is 3; want 2 for uint16, or 4 for uint32"},
 	} {
@@ -530,10 +530,11 @@ func readNPY(file []byte) error { _, err := data.DecodeNPY(file); return err }
 // What Fill finds in a file of tokens names the token.
 func TestTokensRefuses(t *testing.T) {
 	path := filepath.Join(directoryOf(t, map[string][]byte{"a.bin": tokenBytes[uint16](1, 2, 3, 4)}), "a.bin")
-	train, _ := open(t, "tokens", path, data.Options{Window: 1, Classes: 2})
+	train, _ := open(t, "tokens", path, data.Options{Window: 1, Classes: 5})
 	var b data.Batch
+	writeFile(t, path, tokenBytes[uint16](1, 5, 3, 4)) // as after the first part of a file, which Open checks
 	wantError(t, train.Fill(&b, []int{0}),
-		path+": 4 tokens: token 1 is 2; want 0 to 1: more classes, or another type")
+		path+": 4 tokens: token 1 is 5; want 0 to 4: more classes, or another type")
 	must.Do(t, os.Truncate(path, 1))
 	wantError(t, train.Fill(&b, []int{0}),
 		path+": 4 tokens: from token 0: EOF; the file was longer when it was opened")

@@ -13,12 +13,13 @@ import (
 	"sync/atomic"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // ImageNet's mean and deviation by number of channels, rounded as in common recipes.
 var (
-	imageNetMean = map[int][]float32{3: {0.485, 0.456, 0.406}, 1: {0.449}}
-	imageNetStd  = map[int][]float32{3: {0.229, 0.224, 0.225}, 1: {0.226}}
+	imageNetMean = map[int][]float64{3: {0.485, 0.456, 0.406}, 1: {0.449}}
+	imageNetStd  = map[int][]float64{3: {0.229, 0.224, 0.225}, 1: {0.226}}
 
 	pictureFiles = []string{".png", ".jpg", ".jpeg", ".gif"}
 	otherImages  = []string{".bmp", ".webp", ".tif", ".tiff", ".heic", ".avif"}
@@ -71,6 +72,11 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 	}
 	info := Info{Name: "images", Classes: len(classes), ClassNames: classes, Source: Uint8,
 		Input: Spec{Float32, []int64{int64(channels), int64(size), int64(size)}}, Target: Spec{Kind: Int64}}
+	for i, class := range classes {
+		if err := disk.CheckUTF8([]byte(class)); err != nil {
+			return nil, nil, fmt.Errorf("the name of directory %d, %q: %w", i+1, class, err)
+		}
+	}
 	info.Mean, info.Std = o.normal(imageNetMean[channels], imageNetStd[channels])
 	if err := info.checkNormal(); err != nil {
 		return nil, nil, err

@@ -119,8 +119,8 @@ func (x *Inputs) wanted() string {
 }
 
 // addArray adds the rows of an array.
-func (x *Inputs) addArray(path string, a Array) error {
-	if err := checkArray("the numbers", a); err != nil {
+func (x *Inputs) addArray(path string, a numbers) error {
+	if err := checkArray("the numbers", a.Array); err != nil {
 		return err
 	}
 	refused := fmt.Errorf("it is %v %v; want %s", a.Kind, a.Shape, x.wanted())
@@ -150,8 +150,7 @@ func (x *Inputs) addArray(path string, a Array) error {
 		if a.Kind == Uint8 {
 			writeBytes(floats, a.Uint8[row*size:][:size], x.tables)
 		} else {
-			copy(floats, a.Float32[row*size:])
-			x.info.normaliseSample(floats)
+			x.info.normaliseSample(floats, a, row)
 		}
 		x.inputs = append(x.inputs, input{path: path, row: row, floats: floats})
 	}

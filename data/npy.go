@@ -5,15 +5,14 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"penstock.example/internal/disk"
 )
-
-// maxArray limits the bytes of a file of numbers. The file is read whole.
-const maxArray = 1 << 40
 
 const npyMagic = "\x93NUMPY"
 
@@ -28,9 +27,9 @@ var (
 // in C order. The header is a Python dictionary, such as
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
-func decodeNPY(file []byte) (Array, error) {
+func decodeNPY(file []byte) (numbers, error) {
 	if !bytes.HasPrefix(file, []byte(npyMagic)) || len(file) < 12 {
-		return Array{}, fmt.Errorf("it begins with %q: this is no npy file", file[:min(len(file), 6)])
+		return numbers{}, fmt.Errorf("it begins with %q: this is no npy file", file[:min(len(file), 6)])
 	}
 	var length, rest = int(binary.LittleEndian.Uint32(file[8:])), file[12:]
 	switch version := [2]byte(file[6:]); version {
@@ -38,23 +37,24 @@ func decodeNPY(file []byte) (Array, error) {
 		length, rest = int(binary.LittleEndian.Uint16(file[8:])), file[10:]
 	case [2]byte{2, 0}, [2]byte{3, 0}:
 	default:
-		return Array{}, fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
+		return numbers{}, fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
 			version[1])
 	}
-	if length > len(rest) {
-		return Array{}, fmt.Errorf("the header has %d of %d bytes: the file is cut short", len(rest), length)
+	if length > min(len(rest), disk.MaxHeader) {
+		return numbers{}, fmt.Errorf("the header has %d of %d bytes; want at most %d: the file is cut short, "+
+			"or damaged", len(rest), length, disk.MaxHeader)
 	}
 	header := string(rest[:length])
 	descr, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
 	if descr == nil || sizes == nil || !npyOrder.MatchString(header) {
-		return Array{}, fmt.Errorf("header %q; want an array of one type in C order: save "+
+		return numbers{}, fmt.Errorf("header %q; want an array of one type in C order: save "+
 			"numpy.ascontiguousarray(x)", header)
 	}
 	var shape []int64
 	for size := range strings.FieldsFuncSeq(sizes[1], func(r rune) bool { return r == ',' || r == ' ' }) {
 		n, err := strconv.ParseInt(size, 10, 62)
 		if err != nil {
-			return Array{}, fmt.Errorf("header %q: %w", header, err)
+			return numbers{}, fmt.Errorf("header %q: %w", header, err)
 		}
 		shape = append(shape, n)
 	}
@@ -64,34 +64,52 @@ func decodeNPY(file []byte) (Array, error) {
 // decodeIDX decodes an array of bytes in the IDX format, plain or compressed with gzip. The format
 // (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind (8: unsigned bytes), a byte
 // for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
-func decodeIDX(file []byte) (Array, error) {
-	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
-		unzipped, err := gzip.NewReader(bytes.NewReader(file))
-		if err == nil {
-			file, err = disk.ReadStream(unzipped, 1<<32)
-		}
-		if err != nil {
-			return Array{}, fmt.Errorf("the gzip data: %w", err)
+func decodeIDX(file []byte) (numbers, error) {
+	var in io.Reader = bytes.NewReader(file)
+	zipped, err := bytes.HasPrefix(file, []byte{0x1f, 0x8b}), error(nil) // RFC 1952, section 2.3.1
+	if zipped {
+		if in, err = gzip.NewReader(in); err != nil {
+			return numbers{}, fmt.Errorf("the gzip data: %w", err)
 		}
 	}
-	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
-		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
-			"or no IDX file of bytes", file[:min(len(file), 4)])
+	head := make([]byte, 4)
+	n, err := io.ReadFull(in, head)
+	dims := make([]byte, 4*int(head[3]))
+	if err == nil {
+		_, err = io.ReadFull(in, dims)
+	}
+	if !bytes.HasPrefix(head, []byte{0, 0, 8}) || err != nil {
+		return numbers{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
+			"or no IDX file of bytes", head[:n])
 	}
 	var shape []int64
-	rest := file[4:]
-	for range file[3] {
-		shape, rest = append(shape, int64(binary.BigEndian.Uint32(rest))), rest[4:]
+	size := 1.0
+	for dim := range slices.Chunk(dims, 4) {
+		shape = append(shape, int64(binary.BigEndian.Uint32(dim)))
+		size *= float64(shape[len(shape)-1])
 	}
-	return decodeNumbers(rest, "|u1", shape)
+	if !zipped {
+		return decodeNumbers(file[4+len(dims):], "|u1", shape)
+	}
+	if size > disk.MaxUnzip {
+		return numbers{}, fmt.Errorf("its shape is %v; want at most %d bytes", shape, disk.MaxUnzip)
+	}
+	content := make([]byte, int(size))
+	if _, err = io.ReadFull(in, content); err == nil {
+		_, err = disk.ReadStream(in, 0) // the checksum is at the end
+	}
+	if err != nil {
+		return numbers{}, fmt.Errorf("the gzip data: %w", err)
+	}
+	return decodeNumbers(content, "|u1", shape)
 }
 
 // decodeNumbers decodes the numbers of an array. descr is NumPy's name of their format. It checks the
 // shape before it allocates memory.
-func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
+func decodeNumbers(content []byte, descr string, shape []int64) (numbers, error) {
 	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
 	if width == 0 {
-		return Array{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, "+
+		return numbers{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, "+
 			"little-endian: save x.astype('float32'), or astype('int64') for classes", descr)
 	}
 	count := 1.0 // cannot overflow, and is exact up to any possible length of content
@@ -99,15 +117,16 @@ func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
 		count *= float64(dim)
 	}
 	if count*float64(width) != float64(len(content)) {
-		return Array{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file "+
+		return numbers{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file "+
 			"is cut short, or more follows", len(content), width, shape)
 	}
-	a := Array{Kind: Uint8, Shape: shape}
+	a := numbers{Array: Array{Kind: Uint8, Shape: shape}}
 	switch descr {
 	case "<f4":
 		a.Kind, a.Float32 = Float32, decoded[float32](content, width)
 	case "<f8":
-		a.Kind, a.Float32 = Float32, converted[float32](decoded[float64](content, width))
+		a.Kind, a.exact = Float32, decoded[float64](content, width)
+		a.Float32 = converted[float32](a.exact)
 	case "<i4":
 		a.Kind, a.Int64 = Int64, converted[int64](decoded[int32](content, width))
 	case "<i8":
@@ -120,19 +139,19 @@ func decodeNumbers(content []byte, descr string, shape []int64) (Array, error) {
 
 // decoded returns little-endian numbers of width bytes.
 func decoded[N number](content []byte, width int) []N {
-	numbers := make([]N, len(content)/width)
-	binary.Decode(content, binary.LittleEndian, numbers) // cannot fail: the lengths match
-	return numbers
+	all := make([]N, len(content)/width)
+	binary.Decode(content, binary.LittleEndian, all) // cannot fail: the lengths match
+	return all
 }
 
-func readArray(path string, decode func([]byte) (Array, error)) (Array, error) {
-	content, err := disk.Read(path, maxArray)
+func readArray(path string, decode func([]byte) (numbers, error)) (numbers, error) {
+	content, err := disk.Read(path, disk.MaxArray)
 	if err != nil {
-		return Array{}, err
+		return numbers{}, err
 	}
 	array, err := decode(content)
 	if err != nil {
-		return Array{}, fmt.Errorf("%s: %w", path, err)
+		return numbers{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return array, nil
 }
@@ -149,16 +168,16 @@ func npyFiles(directory string) ([]string, error) {
 
 // openNPY reads the files of npyFiles: inputs and targets alternate.
 func openNPY(paths []string, o Options) (train, test Dataset, err error) {
-	var arrays []Array
+	var arrays []numbers
 	for i, path := range paths {
 		array, err := readArray(path, decodeNPY)
 		if err != nil {
 			return nil, nil, err
 		}
 		if i%2 == 0 {
-			array = asInputs(array)
+			array.Array = asInputs(array.Array)
 		} else {
-			array = asTargets(array)
+			array.Array = asTargets(array.Array)
 		}
 		arrays = append(arrays, array)
 	}
@@ -171,8 +190,9 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	}
 	var sets []*arraySet
 	for i := 0; i < len(arrays); i += 2 {
-		set, err := newArrays("npy", o.Classes, arrays[i], arrays[i+1])
+		set, err := newArrays("npy", o.Classes, arrays[i].Array, arrays[i+1].Array)
 		if err == nil {
+			set.input.exact = arrays[i].exact
 			err = set.normalise(o.Mean, o.Std)
 		}
 		if err != nil {

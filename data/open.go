@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 	"penstock.example/internal/setting"
 	"penstock.example/tokenizer"
 )
@@ -20,7 +21,7 @@ import (
 type Options struct {
 	// Mean and Std normalise images whose pixels are in [0, 1], by channel. Nil means the set's own, or
 	// ImageNet's for a folder of pictures. Other sets ignore them.
-	Mean, Std []float32
+	Mean, Std []float64
 
 	Size       int // height and width of resized pictures; 0 means 224
 	Channels   int // 3 for pictures in colour, 1 for their brightness; 0 means 3
@@ -50,7 +51,7 @@ type Options struct {
 }
 
 // normal returns the options' mean and deviation, or else the given ones.
-func (o Options) normal(mean, std []float32) ([]float32, []float32) {
+func (o Options) normal(mean, std []float64) ([]float64, []float64) {
 	if o.Mean != nil {
 		mean = o.Mean
 	}
@@ -199,9 +200,11 @@ func named(name string, err error) error {
 		return nil
 	case errors.As(err, &refused):
 		refused.Of = "data: " + name
-		return refused
+		err = refused
+	default:
+		err = fmt.Errorf("data: %s: %w", name, err)
 	}
-	return fmt.Errorf("data: %s: %w", name, err)
+	return disk.Short(err)
 }
 
 // Tasks lists the possible tasks of a data set. Files and options decide; see Info.Task.

@@ -7,14 +7,16 @@ import (
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
+	"sync"
 
 	"golang.org/x/image/draw"
 
 	"penstock.example/internal/disk"
 )
 
-// maxPixels limits the size of a picture. A small file can claim any number of pixels.
-const maxPixels = 1 << 27
+// large is locked while a picture of more than a few million pixels is decoded, which takes up to 16 bytes a
+// pixel. A small file can have any number of pixels.
+var large sync.Mutex
 
 // readPicture decodes a PNG, a JPEG, or the first image of a GIF.
 func readPicture(path string) (picture image.Image, err error) {
@@ -24,9 +26,13 @@ func readPicture(path string) (picture image.Image, err error) {
 	}
 	defer file.Close()
 	config, _, err := image.DecodeConfig(file)
-	if err == nil && (config.Width < 1 || config.Height < 1 || config.Width > maxPixels/config.Height) {
+	if err == nil && (config.Width < 1 || config.Height < 1 || config.Width > disk.MaxPixels/config.Height) {
 		err = fmt.Errorf("it is %d x %d, and at least a pixel and at most %d are read", config.Width,
-			config.Height, maxPixels)
+			config.Height, disk.MaxPixels)
+	}
+	if err == nil && config.Width*config.Height > 1<<22 {
+		large.Lock()
+		defer large.Unlock()
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)

@@ -58,7 +58,7 @@ func folder(t *testing.T, pictures int, parts ...string) string {
 }
 
 // half normalises to multiples of 2/255 from -1.
-var half = []float32{0.5, 0.5, 0.5}
+var half = []float64{0.5, 0.5, 0.5}
 
 // A picture that has the size is delivered as it is; labels follow the sorted names of directories.
 func TestImageFolder(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPicturesAreResized(t *testing.T) {
 		}
 	}
 	directory := directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, p), "b/1.png": pngOf(t, p)})
-	zero, one := []float32{0}, []float32{1.0 / 255}
+	zero, one := []float64{0}, []float64{1.0 / 255}
 	train, _ := open(t, "images", directory, data.Options{Size: 2, Channels: 1, Mean: zero, Std: one})
 	got := fill(t, train, 0).Input.Float32
 	if len(got) != 4 || got[0] < 100 || got[0] > 125 || got[1] < 175 || got[1] > 200 || got[0] != got[2] ||
@@ -128,7 +128,7 @@ func TestPicturesAreResized(t *testing.T) {
 	directory = directoryOf(t, map[string][]byte{"a/1.png": pngOf(t, transparent),
 		"b/1.png": pngOf(t, transparent)})
 	train, _ = open(t, "images", directory,
-		data.Options{Size: 2, Mean: []float32{0, 0, 0}, Std: []float32{1, 1, 1}})
+		data.Options{Size: 2, Mean: []float64{0, 0, 0}, Std: []float64{1, 1, 1}})
 	if got := fill(t, train, 0).Input.Float32; slices.Max(got) != 0 {
 		t.Errorf("transparent pixels are %v, want black", got)
 	}
@@ -190,7 +190,7 @@ func TestDamagedPicturesAreNamed(t *testing.T) {
 		var batch data.Batch
 		err := set.Fill(&batch, []int{0, 1})
 		if name == "huge" {
-			wantError(t, err, "it is 65536 x 65536, and at least a pixel and at most 134217728 are read")
+			wantError(t, err, "it is 65536 x 65536, and at least a pixel and at most 67108864 are read")
 		}
 		wantError(t, err, "data: images: ", filepath.Join(directory, "cat/a.png")+": ",
 			"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
@@ -267,7 +267,7 @@ func numbered(t *testing.T, n int) data.Dataset {
 		}
 	}
 	labels := data.Array{Kind: data.Uint8, Shape: []int64{int64(n)}, Uint8: make([]uint8, n)}
-	set := must.Get(data.NewImages("numbered", 2, images, labels, []float32{0}, []float32{1.0 / 255}))(t)
+	set := must.Get(data.NewImages("numbered", 2, images, labels, []float64{0}, []float64{1.0 / 255}))(t)
 	return set
 }
 
@@ -374,7 +374,7 @@ func inputs(t testing.TB, info data.Info, paths ...string) *data.Inputs {
 func TestInputsAreTheSets(t *testing.T) {
 	pixels := []uint8{0, 51, 102, 255, 7, 9, 11, 13}
 	images := must.Get(data.NewImages("images", 2, bytesOf([]int64{2, 1, 2, 2}, pixels...),
-		bytesOf([]int64{2}, 0, 1), []float32{0.25}, []float32{0.5}))(t)
+		bytesOf([]int64{2}, 0, 1), []float64{0.25}, []float64{0.5}))(t)
 	compareInputs(t, images, grey(t, "0.png", 2, pixels[:4]...), grey(t, "1.png", 2, pixels[4:]...))
 	compareInputs(t, images, npyFile(t, "|u1", pixels, 2, 1, 2, 2))
 	plain := must.Get(data.FromSlices(pixels, []int64{1, 2, 2}, []int{0, 1}))(t)

@@ -2,6 +2,7 @@ package data_test
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -78,13 +79,14 @@ func TestSet(t *testing.T) {
 		{"images", "scale=0.25,flip=1", func(o data.Options) any { return o.Augment },
 			data.Augment{Scale: 0.25, Flip: true}},
 		{"csv", "separator=tab,header=1,task=regression,target=x",
-			func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: true,
+			func(o data.Options) any { return o.CSV }, data.CSV{Separator: '\t', Header: new(true),
 				Task: data.Regression, Target: "x"}},
+		{"text", `tokenizer="a,b",holdout=0.2`, func(o data.Options) any { return o.Tokenizer }, "a,b"},
 		{"tokens", "type=uint32", func(o data.Options) any { return o.TokenBytes }, 4},
-		{"mnist", "mean=0.5", func(o data.Options) any { return o.Mean[0] }, float32(0.5)},
+		{"mnist", "mean=0.5", func(o data.Options) any { return o.Mean[0] }, 0.5},
 	} {
 		var o data.Options
-		if err := data.Set(row.set, &o, []string{row.assignment}); err != nil || row.got(o) != row.want {
+		if err := data.Set(row.set, &o, []string{row.assignment}); err != nil || !reflect.DeepEqual(row.got(o), row.want) {
 			t.Errorf("%s %s: %+v, %v", row.set, row.assignment, o, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"penstock.example/internal/disk"
 	"penstock.example/internal/setting"
 )
 
@@ -100,7 +101,11 @@ func csvSettings(o *Options) []setting.Setting {
 		text("target", "the last column", "the name of a column, or its number from 1", &o.CSV.Target),
 		choice("task", "by the targets", map[string]Task{string(Classification): Classification,
 			string(Regression): Regression}, &o.CSV.Task),
-		{Name: "header", Default: "1 if the first line has no number", Value: &o.CSV.Header},
+		{Name: "header", Default: "1 if the first line differs from the columns below it",
+			Value: func(text string) error {
+				o.CSV.Header = new(bool)
+				return setting.Setting{Value: o.CSV.Header}.Read(text)
+			}},
 		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'},
 			&o.CSV.Separator),
 		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise}, holdout(o), seed(&o.Seed),
@@ -117,7 +122,8 @@ func syntheticSettings(o *Options) []setting.Setting {
 		}},
 		{Name: "channels", Default: "1", Value: &s.Channels, Most: 1 << 12},
 		{Name: "classes", Default: "10", Value: &s.Classes, Most: 1 << 20},
-		{Name: "train", Default: "1024", Value: &s.Train}, {Name: "test", Default: "256", Value: &s.Test},
+		{Name: "train", Default: "1024", Value: &s.Train, Most: disk.MaxSamples},
+		{Name: "test", Default: "256", Value: &s.Test, Most: disk.MaxSamples},
 		seed(&s.Seed),
 	}
 }

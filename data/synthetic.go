@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 )
 
 // Synthetic describes learnable samples generated from a seed, for tests and benchmarks. They are
@@ -37,6 +38,10 @@ func (c Synthetic) open() (train, test Dataset, err error) {
 		return nil, nil, fmt.Errorf("%+v has a number below 0; want none", c)
 	}
 	c.Train, c.Test, c.Classes = cmp.Or(c.Train, 1024), cmp.Or(c.Test, 256), cmp.Or(c.Classes, 10)
+	if err := cmp.Or(arg.Between("", "Train", c.Train, 1, disk.MaxSamples),
+		arg.Between("", "Test", c.Test, 1, disk.MaxSamples)); err != nil {
+		return nil, nil, err
+	}
 	c.Channels, c.Height, c.Width = cmp.Or(c.Channels, 1), cmp.Or(c.Height, 28), cmp.Or(c.Width, 28)
 	info := Info{
 		Name:    "synthetic",

@@ -17,7 +17,7 @@ import (
 )
 
 // MaxText limits the bytes of text that Open reads from all files. They are held in memory.
-const MaxText = 4 << 30
+const MaxText = disk.MaxText
 
 // textSet is a Dataset for language models over bytes or tokens. Sample i has the window+1 tokens from
 // i·(window+1) on: all but the last are the input, all but the first the target. No token is in two
@@ -111,27 +111,78 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// classesIn reads a file of tokens and returns the greatest plus 1.
-func classesIn(file *os.File, width int) (classes int, err error) {
-	const most = 1 << 20
+// maxClasses limits the tokens in a file.
+const maxClasses = 1 << 20
+
+// classesIn returns the number of classes of a file's tokens: the greatest plus 1, or declared if that is above
+// 0. It checks all tokens, or with declared classes the first ones.
+func classesIn(file *os.File, o Options) (classes int, err error) {
+	width, most := cmp.Or(o.TokenBytes, 2), cmp.Or(o.Classes, maxClasses)
 	content := make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
 		n, err := file.ReadAt(content, at)
+		if err != nil && err != io.EOF {
+			return 0, err
+		}
+		if at == 0 {
+			if problem := otherContent(content[:n], o.TokenBytes); problem != "" {
+				return 0, fmt.Errorf("%s: it %s", file.Name(), problem)
+			}
+		}
 		for i := 0; i+width <= n; i += width {
 			token := readToken(content[i:], width)
-			if token >= most {
-				return 0, fmt.Errorf("%s: token %d is %d; want below %d: the type differs, or the file has "+
-					"no tokens", file.Name(), (int(at)+i)/width, token, most)
+			if token >= int64(most) {
+				return 0, fmt.Errorf("%s: token %d is %d; want 0 to %d: more classes, or another type",
+					file.Name(), (int(at)+i)/width, token, most-1)
 			}
 			classes = max(classes, int(token)+1)
 		}
-		if err == io.EOF {
-			return classes, nil
-		}
-		if err != nil {
-			return 0, err
+		if err == io.EOF || o.Classes > 0 {
+			return cmp.Or(o.Classes, classes), nil
 		}
 	}
+}
+
+// otherFiles are files of more than tokens, by their first bytes.
+var otherFiles = map[string]string{npyMagic: "is a file of NumPy", "PK\x03\x04": "is a zip archive",
+	"\x1f\x8b\x08": "is a gzip file", "MMIDIDX": "is an index of Megatron",
+	"\x88\xd8\x34\x01": "has a header of llm.c", "\x81\xd9\x34\x01": "has a header of llm.c"}
+
+// otherContent says what the start of a file seems to have other than tokens of width bytes, or "". Width 0 is 2
+// by default, which is checked the most.
+func otherContent(content []byte, width int) string {
+	const tofile = `numpy.array(ids, dtype="<u%d").tofile(PATH) writes them`
+	if width != 2 && isWider(content, cmp.Or(width, 2), 8) {
+		return fmt.Sprintf("seems to have numbers of 8 bytes; want tokens as "+tofile, 4)
+	}
+	if width != 0 {
+		return ""
+	}
+	const unless = "or, if they are uint16, type=uint16"
+	if isWider(content, 2, 4) {
+		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32; " + unless
+	}
+	for prefix, what := range otherFiles {
+		if bytes.HasPrefix(content, []byte(prefix)) {
+			return fmt.Sprintf(what+"; want tokens alone, as "+tofile+"; "+unless, 2)
+		}
+	}
+	start, zeros := min(len(content), 1<<10), make([]byte, 1<<6)
+	if bytes.Contains(content[:start], zeros) && !bytes.Contains(content[start:], zeros) {
+		return fmt.Sprintf("seems to begin with a header, as zeros are there alone; want tokens alone, as "+
+			tofile+"; "+unless, 2)
+	}
+	return ""
+}
+
+// isWider reports whether content seems to have tokens of wide bytes, and not of width.
+func isWider(content []byte, width, wide int) bool {
+	var low, high int64
+	for at := 0; at+wide <= len(content); at += wide {
+		low = max(low, readToken(content[at:], width))
+		high = max(high, readToken(content[at+width:], wide-width))
+	}
+	return len(content) >= 16*wide && low > 16*high && high < int64(max(1, maxClasses>>(8*width)))
 }
 
 // openTokens opens files of tokens. A single file has the test samples at its end.
@@ -153,9 +204,9 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 				"little-endian, as numpy's tofile writes it: the file is cut short, or the type differs",
 				path, stat.Size(), width, 8*width)
 		}
-		if err == nil && o.Classes == 0 {
+		if err == nil {
 			var n int
-			n, err = classesIn(file, width)
+			n, err = classesIn(file, o)
 			classes = max(classes, n)
 		}
 		var set *textSet

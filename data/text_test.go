@@ -173,7 +173,7 @@ func TestOpenCSV(t *testing.T) {
 			[]float32{2, 3}, 1, []string{"0", "1"}, 2},
 		"by number": {[]string{"1,2,3", "0,4,6"}, data.CSV{Target: "2"}, data.Classification,
 			[]float32{1, 3}, 0, []string{"2", "4"}, 2},
-		"header given": {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: true},
+		"header given": {[]string{"1,2,3", "5,6,cat", "7,8,dog"}, data.CSV{Header: new(true)},
 			data.Classification, []float32{5, 6}, 0, []string{"cat", "dog"}, 2},
 		"quotes, spaces": {[]string{"\ufeffa; b; \"c;d\"", "\"1\"; 2; x", " 3;4;y", "", "5;6;y"},
 			data.CSV{Separator: ';', Target: "c;d"}, data.Classification, []float32{1, 2}, 0, []string{"x",
@@ -212,7 +212,7 @@ func TestCSVStandardises(t *testing.T) {
 	directory := directoryOf(t, map[string][]byte{"train.csv": []byte("1,7,0\n3,7,1\n5,7,1\n"),
 		"test.csv": []byte("3,8,1\n")})
 	train, test := open(t, "csv", directory, data.Options{CSV: data.CSV{Standardise: true}})
-	one := float32(2 / float64(float32(math.Sqrt(8.0/3)))) // by the deviation that Info has
+	one := float32(2 / math.Sqrt(8.0/3))
 	if got := fill(t, train, 0, 1, 2).Input.Float32; !slices.Equal(got, []float32{-one, 0, 0, 0, one, 0}) {
 		t.Errorf("to train with %v", got)
 	}
@@ -225,7 +225,7 @@ func TestCSVStandardises(t *testing.T) {
 // classes and their task. An .npy of rows is so as well.
 func TestTrainedOn(t *testing.T) {
 	like := data.Info{Classes: 3, ClassNames: []string{"x", "y", "z"}, Source: data.Float32,
-		Mean: []float32{1, 10}, Std: []float32{2, 4},
+		Mean: []float64{1, 10}, Std: []float64{2, 4},
 		Columns: []string{"a", "b", "kind"}, Input: data.Spec{Kind: data.Float32,
 			Shape: []int64{2, 1, 1}}, Target: data.Spec{Kind: data.Int64}}
 	train, test := open(t, "csv", csvFile(t, "kind,b,a", "z,18,5", "z,18,5"),

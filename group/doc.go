@@ -21,7 +21,8 @@
 // # Security
 //
 // Both sides of a connection to rank 0 prove that they know the token, which is not sent. Without a token,
-// rank 0 must listen on a loopback address. A stranger can send one frame of 1 KiB. Nothing is encrypted.
+// rank 0 must listen on a loopback address. A stranger can send one frame of 1 KiB. Its connection is closed
+// after Config.Silence, or when 128 more have come. Nothing is encrypted.
 //
 // Gloo protects nothing: whoever reaches a member's port for tensors can read and change the tensors, and end
 // the process. So only members may reach these ports, for example in a network of their own.

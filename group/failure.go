@@ -20,6 +20,7 @@ type FailedError struct {
 	Rank, Stage, MicroBatch int
 	Action                  string // such as "forward"
 	Message                 string
+	Usage                   bool // the member's command line or input is wrong: it would fail again
 }
 
 // bounded returns e with texts that are short enough for a frame.

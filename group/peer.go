@@ -11,10 +11,6 @@ import (
 	"time"
 )
 
-// drainTime bounds each half of a connection's end: sending the queue, and reading until the other side
-// closes.
-const drainTime = time.Second
-
 // peer is the control connection to another member. It sends a heartbeat when it has nothing else to send.
 type peer struct {
 	rank int
@@ -67,7 +63,7 @@ func (p *peer) send(frame []byte) {
 //
 // If data is unread at a close, the kernel sends a reset. The reset may discard frames on their way to the
 // other side, such as the reason for the end. So this side first sends the queue and a FIN. Then it reads
-// until the other side has closed, unless that side is silent.
+// until the other side has closed, unless that side is silent. Each takes at most Config.Silence.
 func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	var writer sync.WaitGroup
 	writer.Go(p.write)
@@ -82,7 +78,7 @@ func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	ended(err)
 	p.stop()
 	writer.Wait()
-	if !errors.Is(err, os.ErrDeadlineExceeded) && p.conn.SetReadDeadline(time.Now().Add(drainTime)) == nil {
+	if !errors.Is(err, os.ErrDeadlineExceeded) && p.conn.SetReadDeadline(time.Now().Add(p.cfg.Silence)) == nil {
 		_, _ = io.Copy(io.Discard, p.conn)
 	}
 	_ = p.conn.Close()
@@ -123,7 +119,7 @@ func (p *peer) write() {
 func (p *peer) stop() {
 	p.once.Do(func() {
 		close(p.done)
-		_ = p.conn.SetWriteDeadline(time.Now().Add(drainTime))
+		_ = p.conn.SetWriteDeadline(time.Now().Add(p.cfg.Silence))
 		_ = p.conn.SetReadDeadline(time.Now())
 	})
 }

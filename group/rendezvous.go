@@ -14,6 +14,8 @@ import (
 const (
 	longWait = 2 * time.Second // longer waits are logged
 	dialTime = 5 * time.Second // the limit of one dial
+
+	maxStrangers = 128 // connections at rank 0 beside one for each member; an older one is closed
 )
 
 // bindTime is how long rank 0 of an earlier start may keep the port.
@@ -98,7 +100,7 @@ func (c *control) join(ctx context.Context) (err error) {
 		_, err = c.gather(ctx, part{What: "joined"})
 	}
 	if err != nil {
-		f := FailedError{c.cfg.Rank, -1, -1, "joining", err.Error()}.bounded()
+		f := FailedError{c.cfg.Rank, -1, -1, "joining", err.Error(), false}.bounded()
 		c.fail(&f)
 		return c.first.get()
 	}
@@ -119,7 +121,9 @@ func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 		_ = listener.Close()
 	}()
 	c.serves.Go(func() {
-		for {
+		// Functions that close the last connections, unless they are members' by then.
+		last := make([]context.CancelFunc, c.cfg.Size+maxStrangers)
+		for i := 0; ; {
 			conn, err := listener.Accept()
 			switch {
 			case errors.Is(err, net.ErrClosed):
@@ -127,7 +131,12 @@ func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 			case err != nil: // out of file descriptors, most likely
 				time.Sleep(100 * time.Millisecond)
 			default:
-				c.serves.Go(func() { c.serve(joining, conn, me) })
+				ctx, drop := context.WithCancel(joining)
+				if last[i] != nil {
+					last[i]()
+				}
+				last[i], i = drop, (i+1)%len(last)
+				c.serves.Go(func() { c.serve(ctx, conn, me) })
 			}
 		}
 	})
@@ -211,9 +220,9 @@ func ownIP(ctx context.Context, host, address string) (net.IP, error) {
 }
 
 // serve admits a member at rank 0, or refuses a connection. Each step of the handshake must end within
-// Config.Silence. The end of joining closes the connection.
-func (c *control) serve(joining context.Context, conn net.Conn, me greeting) {
-	wanted := context.AfterFunc(joining, func() { _ = conn.Close() })
+// Config.Silence. The end of ctx closes the connection.
+func (c *control) serve(ctx context.Context, conn net.Conn, me greeting) {
+	wanted := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	p := newPeer(0, conn, c.cfg)
 	var ok frame
 	var err error

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -102,6 +103,53 @@ func TestAnotherToken(t *testing.T) {
 	errs = attempts(t, config(t, 2), with(0, ""), with(1, "b"))
 	allSay(t, errs[1:], "rank 0 has refused this process: it does not know the job's token")
 	none(t, attempts(t, config(t, 2), with(0, "a"), with(1, "a")))
+}
+
+// TestStrangers: processes that do not know the token keep nobody from joining, whatever they send and
+// however many connections they hold. Their connections and bytes are bounded, and the log names one.
+func TestStrangers(t *testing.T) {
+	torchtest.Check(t)
+	var said safeBuffer
+	cfg := config(t, 2)
+	cfg.Silence, cfg.Log = time.Minute, slog.New(slog.NewTextHandler(&said, nil))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var zero, one *group.Group
+	var joining sync.WaitGroup
+	joining.Go(func() { zero = must.Get(group.Join(t.Context(), cfg.Config))(t) })
+	var strangers []net.Conn
+	for i := 0; i < 300; {
+		conn, err := net.Dial("tcp", cfg.Address)
+		if err != nil { // rank 0 does not listen yet
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		defer conn.Close()
+		strangers = append(strangers, conn)
+		switch i++; i % 3 {
+		case 0: // the head of a frame of 4 GiB
+			_, _ = conn.Write([]byte{1, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
+		case 1: // the head of a greeting, and not its body
+			_, _ = conn.Write([]byte{1, 0, 0, 0, 1, 0, 0, 4, 0})
+		}
+	}
+	must.Do(t, strangers[0].SetReadDeadline(time.Now().Add(cfg.Silence/2)))
+	if _, err := io.Copy(io.Discard, strangers[0]); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("300 connections are open")
+	}
+	cfg.Rank = 1
+	one = must.Get(group.Join(t.Context(), cfg.Config))(t)
+	joining.Wait()
+	joining.Go(func() { _ = zero.Close() })
+	_ = one.Close()
+	joining.Wait()
+	runtime.ReadMemStats(&after)
+	if bytes := after.TotalAlloc - before.TotalAlloc; bytes > 32<<20 {
+		t.Errorf("%d bytes were allocated", bytes)
+	}
+	if lines := strings.Count(said.String(), "was refused"); lines != 1 {
+		t.Errorf("%d connections were logged:\n%s", lines, said.String())
+	}
 }
 
 // TestNoToken: without a token nobody listens, or joins, where other machines can reach it.

@@ -23,8 +23,7 @@ func addDropout(s *nn.Sequential, name string, dropout float64) {
 	}
 }
 
-// addParam adds a parameter, a vector for each position, to its input [N, T, width] in place: the
-// layer before, an embedding or a concatenation, does not need its output.
+// addParam adds a parameter, a vector for each position, to its input [N, T, width] in place.
 type addParam struct {
 	nn.Base
 	param *nn.Param // [..., positions, width]

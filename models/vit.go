@@ -133,6 +133,9 @@ func (t *classToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return y
 }
 
+// KeepsOutput is false: the backward of a concatenation does not need the result.
+func (t *classToken) KeepsOutput() bool { return false }
+
 // firstToken takes the first token of each sequence: [N, T, width] to [N, width].
 type firstToken struct{ nn.Base }
 

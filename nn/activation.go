@@ -27,15 +27,14 @@ func (l *operation) OverwritesInput() bool { return l.inPlace }
 
 func NewReLU() Layer { return newOperation("ReLU", "penstock::relu") }
 
-// NewReLUInPlace makes a ReLU that overwrites its input and returns it. The layer before must not
-// need its output to compute its gradient, or backward fails; Linear, Conv2d and BatchNorm do not.
+// NewReLUInPlace makes a ReLU that overwrites its input and returns it; see InPlace.
 func NewReLUInPlace() Layer {
 	return &operation{kind: "ReLU", operator: "aten::relu_", inPlace: true}
 }
 
 // NewLeakyReLU makes x where x is positive and slope x elsewhere (Maas et al. 2013). A slope of 0
 // stands for PyTorch's 0.01. In place the slope must be positive, as backward reads the sign of x
-// from the result; NewReLUInPlace says which layers may come before.
+// from the result.
 func NewLeakyReLU(slope float64, inPlace bool) Layer {
 	operator := "aten::leaky_relu"
 	if inPlace {

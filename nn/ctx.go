@@ -34,8 +34,10 @@ type Config struct {
 	// Recomputing says that this forward repeats an earlier one to rebuild its graph: running
 	// statistics must not move again.
 	Recomputing bool
-	Seed        uint64 // of the run and step; mixed with the micro-batch and the layer's name
-	Spans       bool   // record which layer recorded which autograd nodes; see LayerOf
+	// Seed of the run and step is mixed with the micro-batch and the layer's name. 0 in training is
+	// the next seed of the torch.Ctx, so that dropout drops other elements in each forward.
+	Seed  uint64
+	Spans bool // record which layer recorded which autograd nodes; see LayerOf
 
 	// Skips is for a forward of a part of a model. Nil: the outermost Sequential makes its own.
 	Skips *SkipStore
@@ -57,6 +59,9 @@ type Config struct {
 // NewCtx wraps a torch.Ctx, which the caller still owns.
 func NewCtx(t *torch.Ctx, o Config) *Ctx {
 	o.MicroBatches = max(o.MicroBatches, 1)
+	if o.Training && o.Seed == 0 {
+		o.Seed = t.NextSeed()
+	}
 	return &Ctx{Ctx: t, Config: o, seed: torch.Mix(o.Seed, uint64(o.MicroBatch)), hash: fnvOffset,
 		failed: new(string)}
 }
@@ -146,6 +151,9 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 		given = nil
 	}
 	ys = c.denseOutputs(given, ys)
+	if c.Skips != nil {
+		c.Skips.guardOutput(c, l.Layer, ys)
+	}
 	c.checkSkips()
 	if c.Spans {
 		name := l.Name

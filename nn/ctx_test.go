@@ -383,7 +383,7 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 				if !autocast {
 					in = c.To(x, torch.Float32)
 				}
-				y = nn.NewCtx(c, nn.Config{Training: true}).RunNamed(nn.NamedLayer{Name: "l",
+				y = nn.NewCtx(c, nn.Config{Training: true, Seed: 1}).RunNamed(nn.NamedLayer{Name: "l",
 					Layer: row.layer}, list{in})[0]
 				c.SetSeed(2)
 				upstream := c.Normal_(c.Empty(torch.Float32, y.Shape()...), 0, 1)

@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -362,5 +363,21 @@ func TestParityAsOnCUDA(t *testing.T) {
 			}
 			checkLayer(t, c, f, buildLayer(t, p.Layer, p.Args))
 		})
+	}
+}
+
+// Contexts of one torch.Ctx without a seed of their own drop other elements, and the same in another run.
+func TestDropoutOfALoopOfOnesOwn(t *testing.T) {
+	steps := func() (masks []string) {
+		c := torchtest.New(t, torch.Options{Seed: 3})
+		for range 3 {
+			n := nn.NewCtx(c, nn.Config{Training: true})
+			masks = append(masks, fmt.Sprint(torch.Values[float32](n.Run(n.Ones(torch.Float32, 40),
+				nn.NewSequential(nn.NewDropout(0.5))))))
+		}
+		return masks
+	}
+	if got := steps(); got[0] == got[1] || got[1] == got[2] || !slices.Equal(got, steps()) {
+		t.Errorf("masks %v, and in another run %v", got, steps())
 	}
 }

@@ -12,9 +12,30 @@ import (
 type Loss interface {
 	// Forward computes the loss of a micro-batch: output [rows, ...], target [rows, ...].
 	Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
-	// Reduction says how rows are combined. A pipe weights the means of micro-batches by their
-	// rows.
+	// Reduction says how rows are combined. A pipe weights the means of micro-batches; see
+	// LossWeight.
 	Reduction() torch.Reduction
+}
+
+// LossWeight is the weight of a micro-batch in the mean of the whole batch: the number of its rows,
+// unless the loss has a method
+//
+//	Weight(c *torch.Ctx, targets []*torch.Tensor) float64
+//
+// that counts something else, such as the targets that are not ignored. A micro-batch of weight 0 has
+// no part in loss and gradients.
+func LossWeight(c *torch.Ctx, l Loss, rows int64, targets []*torch.Tensor) float64 {
+	switch l := lossModule(l).(type) {
+	case *operatorLoss:
+		if l.classes && len(targets) == 1 && targets[0].DType() == torch.Int64 {
+			return l.countClasses(torch.Values[int64](targets[0]))
+		}
+	case interface {
+		Weight(c *torch.Ctx, targets []*torch.Tensor) float64
+	}:
+		return l.Weight(c, targets)
+	}
+	return float64(rows)
 }
 
 // TupleLoss makes a Loss of a function that compares the model's tuple of outputs with a tuple of
@@ -63,14 +84,18 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 // moduleOf returns the module that runs while a loss is computed: the loss itself if it embeds
 // Base, otherwise a module without children.
 func moduleOf(l Loss) Module {
-	inner := any(l)
-	if t, ok := l.(*tupleLoss); ok {
-		inner = t.reducer
-	}
-	if m, ok := inner.(Module); ok {
+	if m, ok := lossModule(l).(Module); ok {
 		return m
 	}
 	return &lossLayer{}
+}
+
+// lossModule is the loss itself, without the wrapper of TupleLoss.
+func lossModule(l Loss) any {
+	if t, ok := l.(*tupleLoss); ok {
+		return t.reducer
+	}
+	return l
 }
 
 // LossLayer returns the layer "loss", to be run after the layers of a model. It computes

@@ -38,9 +38,7 @@ func newLoss(operator string, classes bool, o []LossConfig, args ...any) Loss {
 // CrossEntropy is the mean of -log softmax(output)[target]: scores of classes [N, C] or [N, C, ...]
 // against int64 classes [N] or [N, ...].
 //
-// The mean is over the targets that are not ignored, each weighted by its class. With IgnoreIndex
-// or Weight the means of micro-batches, weighted by rows, therefore do not combine to the mean of
-// the whole batch. The sum is the same however a batch is split.
+// The mean is over the targets that are not ignored, each weighted by its class (LossWeight).
 func CrossEntropy(o ...LossConfig) Loss { return newLoss("aten::cross_entropy_loss", true, o) }
 
 // NLL is CrossEntropy of log-probabilities, such as LogSoftmax(1) gives, without LabelSmoothing.
@@ -72,6 +70,28 @@ func (l *operatorLoss) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
+// ignored is the class whose targets the loss leaves out.
+func (l *operatorLoss) ignored() int64 {
+	if l.IgnoreIndex != nil {
+		return *l.IgnoreIndex
+	}
+	return -100
+}
+
+// countClasses is the number of targets that are not ignored, or the sum of their classes' weights.
+func (l *operatorLoss) countClasses(targets []int64) (weight float64) {
+	for _, class := range targets {
+		switch {
+		case class == l.ignored():
+		case l.Weight == nil:
+			weight++
+		case 0 <= class && class < int64(len(l.Weight)): // Forward refuses others
+			weight += float64(l.Weight[class])
+		}
+	}
+	return weight
+}
+
 func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor {
 	both := []*torch.Tensor{output, target}
 	if !l.classes && !slices.Equal(output.Shape(), target.Shape()) {
@@ -89,11 +109,7 @@ func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tens
 	switch {
 	case l.classes:
 		rows, classes := classRows(c, output, target)
-		ignored := int64(-100)
-		if l.IgnoreIndex != nil {
-			ignored = *l.IgnoreIndex
-		}
-		args = []any{rows, classes, weight, l.Reduction(), ignored}
+		args = []any{rows, classes, weight, l.Reduction(), l.ignored()}
 		if l.LabelSmoothing != 0 {
 			args = append(args, l.LabelSmoothing)
 		}

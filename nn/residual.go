@@ -60,8 +60,7 @@ func newResidual(in, stride int64, steps ...residualStep) *Sequential {
 	return s
 }
 
-// addSkip adds a skip connection, or its projection, to its input in place. The layer before must
-// not need its output to compute its gradient; Linear, Conv2d, BatchNorm and Dropout do not.
+// addSkip adds a skip connection, or its projection, to its input in place.
 type addSkip struct {
 	Base
 	skip       string

@@ -20,6 +20,13 @@ type SkipStore struct {
 	// Memory that a layer must not overwrite
 	guarded  [][]*torch.Tensor // see Guard
 	storages []uintptr         // see guardStorage
+	needed   []output          // see guardOutput
+}
+
+// output is a layer's output and its storage, which is its own until t is freed.
+type output struct {
+	t       *torch.Tensor
+	storage uintptr
 }
 
 // pops says where a skip that is stashed inside is popped.
@@ -156,7 +163,7 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 // copyIfNeeded returns the inputs of a layer. If the layer overwrites them, tensors that will be
 // popped or are guarded are replaced by copies.
 func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if len(s.held)+len(s.given)+len(s.guarded)+len(s.storages) == 0 || !overwrites(l) {
+	if len(s.held)+len(s.given)+len(s.guarded)+len(s.storages)+len(s.needed) == 0 || !overwrites(l) {
 		return xs
 	}
 	out := slices.Clone(xs)
@@ -166,6 +173,25 @@ func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.T
 		}
 	}
 	return out
+}
+
+// guardOutput guards the output of a layer whose backward may need it, and views of guarded outputs.
+func (s *SkipStore) guardOutput(c *Ctx, l Layer, ys []*torch.Tensor) {
+	if !c.Grad() {
+		return
+	}
+	s.needed = slices.DeleteFunc(s.needed, func(o output) bool { return o.t.Freed() })
+	if keeps := keepsOutput(l); keeps || len(s.needed) > 0 {
+		for _, y := range ys {
+			if storage, _ := y.Storage(); keeps || s.isNeeded(storage) {
+				s.needed = append(s.needed, output{y, storage})
+			}
+		}
+	}
+}
+
+func (s *SkipStore) isNeeded(storage uintptr) bool {
+	return slices.ContainsFunc(s.needed, func(o output) bool { return o.storage == storage && !o.t.Freed() })
 }
 
 // needs reports whether the memory of x will be popped or is guarded.
@@ -182,7 +208,7 @@ func (s *SkipStore) needs(x *torch.Tensor) bool {
 	for _, h := range s.all() {
 		needed = append(needed, h.t)
 	}
-	return slices.Contains(s.storages, storage) || slices.ContainsFunc(needed, same)
+	return slices.Contains(s.storages, storage) || s.isNeeded(storage) || slices.ContainsFunc(needed, same)
 }
 
 // Guard protects the memory of xs for the rest of the forward: layers that declare InPlace get

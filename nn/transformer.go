@@ -26,8 +26,7 @@ func NewTransformerBlock(dim, heads int64, dropout float64) *Sequential {
 // "add"+suffix. A partition may cut between any two of them, and a plan of recomputation may keep
 // the tensor between them.
 //
-// The sum overwrites the output of path. The last layer of path must not need its output to compute
-// its gradient; Linear, Conv2d, BatchNorm and Dropout do not.
+// The sum overwrites the output of path; see InPlace.
 func (s *Sequential) AddResidual(suffix string, path ...NamedLayer) *Sequential {
 	skip, space := "skip"+suffix, NewNamespace()
 	stash, sum := NewStash(skip), newAddSkip(skip)

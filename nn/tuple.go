@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,8 +40,9 @@ func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
-// InPlace is implemented by layers that overwrite their input. Such a layer gets a copy if a pipe
-// or a skip connection still needs the input.
+// InPlace is implemented by layers that overwrite their input. Such a layer gets a copy if a pipe, a
+// skip connection or the backward of an earlier layer still needs the input. A layer of your own
+// is assumed to need its output. If it does not, a method KeepsOutput() bool may say so.
 type InPlace interface {
 	// OverwritesInput says that Forward changes x.
 	OverwritesInput() bool
@@ -49,6 +51,21 @@ type InPlace interface {
 func overwrites(m Module) bool {
 	f, ok := m.(InPlace)
 	return ok && f.OverwritesInput()
+}
+
+// keepsOutput reports whether the backward of a layer may need the layer's output, as Tanh's does.
+func keepsOutput(m Module) bool {
+	switch l := m.(type) {
+	case interface{ KeepsOutput() bool }:
+		return l.KeepsOutput()
+	case *operation:
+		return l.inPlace || slices.Contains([]string{"penstock::relu", "aten::tanh", "aten::sigmoid",
+			"aten::softmax.int", "aten::log_softmax.int"}, l.operator)
+	case *Linear, *linearTransposed, *conv, *BatchNorm, *norm, *rmsNorm, *Embedding, *adaptiveAvgPool2d,
+		*upsample, *dropout, *dropout2d, *identity, *stash, *addSkip, *Sequential:
+		return false
+	}
+	return true
 }
 
 func (c *Ctx) apply(l Layer, xs []*torch.Tensor) []*torch.Tensor {

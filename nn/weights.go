@@ -1,11 +1,14 @@
 package nn
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"penstock.example/internal/disk"
 	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
@@ -56,9 +59,9 @@ func (r WeightsReport) String() string {
 func firstFew(names []string) string {
 	const few = 4
 	if len(names) <= few+1 {
-		return strings.Join(names, ", ")
+		return disk.ShortText(strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	return fmt.Sprintf("%s and %d more", disk.ShortText(strings.Join(names[:few], ", ")), len(names)-few)
 }
 
 // WeightsError says how a file does not fit a model.
@@ -118,6 +121,9 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 		if wanted := torch.FileDType(p.DType()); err == nil && t.DType != wanted {
 			t, err = safetensors.Convert(t, wanted)
 		}
+		if i := firstNaN(t); err == nil && i >= 0 {
+			err = fmt.Errorf("element %d is not a number; want weights of a run that did not diverge, or skip it", i)
+		}
 		switch {
 		case err != nil:
 		case p.Exists():
@@ -131,6 +137,21 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 	}
 	return w.WeightsReport, nil
 }
+
+// firstNaN returns the index of the first NaN of a tensor of F32 or F64, or -1.
+func firstNaN(t safetensors.Tensor) int {
+	width := max(1, int(t.DType.Size()))
+	for i := range len(t.Data) / width {
+		bits := t.Data[i*width:]
+		if t.DType == safetensors.F32 && isNaN(math.Float32frombits(binary.LittleEndian.Uint32(bits))) ||
+			t.DType == safetensors.F64 && isNaN(math.Float64frombits(binary.LittleEndian.Uint64(bits))) {
+			return i
+		}
+	}
+	return -1
+}
+
+func isNaN[F float32 | float64](x F) bool { return x != x }
 
 // Rename replaces Old, one or several parts of a dotted name, by New wherever it occurs. An empty
 // New removes Old; with an empty Old, New is put in front.
@@ -176,7 +197,8 @@ type weightsMatch struct {
 	from map[string]string // names in the file, by names in the model
 
 	skip                                  []string
-	twice, shapes, types, missing, unused []string // mismatches
+	known                                 map[string]bool // names in Skipped
+	twice, shapes, types, missing, unused []string        // mismatches
 }
 
 // problems lists the mismatches, one text for each kind.
@@ -201,7 +223,7 @@ func (w *weightsMatch) problems() (all []string) {
 }
 
 func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weightsMatch {
-	w := &weightsMatch{from: map[string]string{}, skip: o.Skip}
+	w := &weightsMatch{from: map[string]string{}, skip: o.Skip, known: map[string]bool{}}
 	there := map[string]safetensors.Tensor{}
 	renamed := make([]string, len(tensors))
 	matched := map[string]bool{} // rules
@@ -291,8 +313,8 @@ func (w *weightsMatch) skipped(name string, matched map[string]bool) (skip bool)
 			matched[pattern], skip = true, true
 		}
 	}
-	if skip && !slices.Contains(w.Skipped, name) {
-		w.Skipped = append(w.Skipped, name)
+	if skip && !w.known[name] {
+		w.known[name], w.Skipped = true, append(w.Skipped, name)
 	}
 	return skip
 }

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -212,6 +214,35 @@ func TestLoadWeightsRefuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A tensor that is skipped need not have a dtype that is known. One that is not a number is named.
+func TestLoadWeightsOfOthers(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	path := filepath.Join(t.TempDir(), "w.safetensors")
+	for want, row := range map[string]struct {
+		weight float32
+		skip   []string
+	}{
+		"loaded 1 of 2; skipped: bias, scale": {1, []string{"bias", "scale"}},
+		"1 of a type that cannot be converted: \"bias\" is F8_E4M3 in the file and F32 in the model": {1,
+			[]string{"scale"}},
+		"nn: loading \"weight\" from " + path + ": element 1 is not a number": {float32(math.NaN()),
+			[]string{"bias", "scale"}},
+	} {
+		header := `{"weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},` +
+			`"bias":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[8,9]},` +
+			`"scale":{"dtype":"F4","shape":[2],"data_offsets":[9,10]}}`
+		content := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
+		content = must.Get(binary.Append(content, binary.LittleEndian, []float32{1, row.weight}))(t)
+		must.Do(t, os.WriteFile(path, append(content, 1, 2), 0o666))
+		m := nn.NewLinear(2, 1)
+		report, err := nn.LoadWeights(c, path, m, nn.WeightsConfig{Skip: row.skip})
+		if got := fmt.Sprint(report, err); !strings.Contains(got, want) {
+			t.Errorf("%s; want %s", got, want)
+		}
+		nn.Free(m)
 	}
 }
 

@@ -98,8 +98,16 @@ func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 	execution.Retain = r.retain
 	for _, op := range ops {
 		execution.Do(c, op)
+		if op.Kind == remat.ForwardSave && op.Layer == execution.Units()-1 && r.last(a.Stage) {
+			if ys, _, _ := execution.Output(); !slices.ContainsFunc(ys, (*torch.Tensor).RequiresGrad) {
+				panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(), Err: errNoGradient})
+			}
+		}
 	}
 }
+
+var errNoGradient = errors.New("the model's output needs no gradient: all before it is frozen or detached; " +
+	"unfreeze a layer, or use Infer")
 
 // backward adds to the gradients of the stage's parameters, and keeps the gradients for earlier
 // stages. schedule.BackwardInput leaves all parameters but ties to schedule.BackwardWeight.
@@ -140,8 +148,9 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 // start sets the gradients of the last stage's output.
 func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
-		weight := r.weight(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1)
-		state.outGrad = []*torch.Tensor{c.Keep(c.Fill_(c.Empty(r.lossType), weight))}
+		if share := r.lossShare(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1); share != 0 {
+			state.outGrad = []*torch.Tensor{c.Keep(c.Fill_(c.Empty(r.lossType), share))}
+		}
 		return
 	}
 	if r.batch.Within != nil {
@@ -248,13 +257,13 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	return out
 }
 
-// weight is a micro-batch's weight in the loss of the whole batch, or of all batches of the update:
-// its share of the rows for a mean, 1 for a sum.
-func (r *run) weight(microBatch int) float64 {
-	if r.loss.Reduction() == torch.ReduceSum || r.total == 0 {
+// lossShare is a micro-batch's share in the loss of the whole batch, or of all batches of the update. It is
+// 1 for a sum. With a share of 0 the loss may be NaN, and nothing goes backward.
+func (r *run) lossShare(microBatch int) float64 {
+	if r.loss.Reduction() == torch.ReduceSum {
 		return 1
 	}
-	return float64(r.parts[microBatch].length) / float64(cmp.Or(r.batch.TotalRows, r.total))
+	return r.weights[microBatch] / r.weight
 }
 
 func (r *run) readLoss(c *torch.Ctx, state *microBatch) {

@@ -13,7 +13,9 @@ import (
 type Batch struct {
 	Input  []Value // of the first layer; a leaf that requires a gradient receives one
 	Target []Value // of the loss; for Step alone
-	Step   int64   // with Config.Seed, the seed of the step
+	// Step is the number of the step, which with Config.Seed seeds dropout. Nil is one more than the
+	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
+	Step *int64
 	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
 	// micro-batch, and running statistics move. Other calls ignore it.
 	Training bool
@@ -22,7 +24,9 @@ type Batch struct {
 	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
 	// Accumulate sums the gradients, and all replicas take the buffers of replica 0.
 	Accumulate bool
-	TotalRows  int64 // rows of all batches of an update, for the mean of a loss; 0 is this batch's
+	// TotalWeight is the weight of all batches of an update in the mean of a loss (nn.LossWeight),
+	// mostly their rows; 0 is this batch's.
+	TotalWeight float64
 	// FirstMicroBatch is the number of micro-batches of earlier batches of the update
 	// (Pipe.MicroBatches). Random numbers depend on it, and PlanFor counts the gradients from them.
 	FirstMicroBatch int

@@ -147,7 +147,8 @@ func tryPipe(t *testing.T, c *torch.Ctx) {
 	devices := []torch.Device{c.Device(), c.Device()}
 	p := started(t, model, pipe.Config{Balance: []int{3, 3}, Devices: devices, Chunks: 4,
 		Checkpoint: pipe.Always, Seed: 1})
-	b := pipe.Batch{Input: pipe.Rows(c.Randn(16, 3, 16, 16)), Target: pipe.Rows(c.Randn(16, 10))}
+	b := pipe.Batch{Input: pipe.Rows(c.Randn(16, 3, 16, 16)), Target: pipe.Rows(c.Randn(16, 10)),
+		Step: new(int64)}
 	c.Synchronize()
 	var losses [3]float64
 	for i := range losses {

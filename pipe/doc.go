@@ -3,7 +3,7 @@
 //
 //	p, err := pipe.New(model, pipe.Config{Balance: []int{5, 6}, Chunks: 8})
 //	defer p.Close()
-//	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: n}, loss)
+//	result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y}, loss)
 //
 // Each device has one worker, a goroutine locked to an OS thread. A worker performs a list of
 // actions on micro-batches, which move between the workers.

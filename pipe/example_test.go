@@ -30,9 +30,9 @@ func Example() {
 	x := c.Randn(32, 4)
 	y := c.Matmul(x, c.Ones(torch.Float32, 4, 1))
 	var losses []float64
-	for step := range int64(50) {
+	for range 50 {
 		result, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: step}, nn.MSE())
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.MSE())
 		if err != nil {
 			log.Fatal(err)
 		}

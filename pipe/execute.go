@@ -66,6 +66,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	defer runningThreads.Add(-busy)
 	now := r.pass
 	p.submit.Lock()
+	undo := r.countStep()
 	wait := p.start(func(worker int, c *torch.Ctx) {
 		defer r.leave(now, worker)
 		r.work(worker, c)
@@ -77,6 +78,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	watcher.Wait() // the watcher may abort the link
 	if r.err != nil {
 		wait()
+		undo()
 		return nil, p.lost(r.err)
 	}
 	if !record {

@@ -144,7 +144,7 @@ func onDevice(c *torch.Ctx, d torch.Device, t *torch.Tensor) *torch.Tensor {
 func (q problem) batch(c *torch.Ctx, stages []*pipe.Stage, step int) pipe.Batch {
 	x := onDevice(c, stages[0].Device, q.input(c, step))
 	y := onDevice(c, stages[len(stages)-1].Device, q.target(c, step))
-	return pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: int64(step)}
+	return pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: new(int64(step))}
 }
 
 // plain is plainOn the first device for tests.

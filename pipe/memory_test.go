@@ -528,7 +528,7 @@ func (q problem) passes(cfg pipe.Config, limits []int64,
 	for step := range 2 {
 		delay()
 		if _, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: int64(step)}, q.loss); err != nil {
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: new(int64(step))}, q.loss); err != nil {
 			return nil, nil, err
 		}
 		err := p.OnStages(context.Background(),

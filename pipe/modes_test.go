@@ -255,3 +255,91 @@ func lateWeights(c schedule.Config) (*schedule.Program, error) {
 	}
 	return p, nil
 }
+
+// The pipe counts its steps itself, so that dropout drops other elements in each. A step that failed
+// does not count, nor does a later batch of an update. Batch.Step says another number.
+func TestPipeCountsSteps(t *testing.T) {
+	torchtest.Check(t)
+	c := torchtest.New(t, torch.Options{Device: aside})
+	x := c.Randn(64, 4)
+	run := func(calls ...func(p *pipe.Pipe, b pipe.Batch) float64) (losses []float64) {
+		p := started(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewDropout(0.3)), pipe.Config{Chunks: 2})
+		for _, f := range calls {
+			losses = append(losses, f(p, pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}))
+		}
+		return losses
+	}
+	step := func(p *pipe.Pipe, b pipe.Batch) float64 {
+		return must.Get(p.Step(context.Background(), b, nn.MSE()))(t).Loss
+	}
+	at := func(n int64) func(p *pipe.Pipe, b pipe.Batch) float64 {
+		return func(p *pipe.Pipe, b pipe.Batch) float64 { b.Step = &n; return step(p, b) }
+	}
+	later := func(p *pipe.Pipe, b pipe.Batch) float64 {
+		b.FirstMicroBatch = 2
+		return step(p, b)
+	}
+	failed := func(p *pipe.Pipe, b pipe.Batch) float64 {
+		b.Target = pipe.Rows(c.Ones(torch.Float32, 64, 5))
+		if _, err := p.Step(context.Background(), b, nn.MSE()); err == nil {
+			t.Error("no failure")
+		}
+		return 0
+	}
+	want := run(at(0), at(1), at(2))
+	if want[0] == want[1] || want[1] == want[2] {
+		t.Errorf("equal losses %v", want)
+	}
+	if got := run(step, step, step); !slices.Equal(got, want) {
+		t.Errorf("losses %v, want %v", got, want)
+	}
+	if got := run(at(1), step); !slices.Equal(got, want[1:]) {
+		t.Errorf("after step 1: losses %v, want %v", got, want[1:])
+	}
+	if got := run(step, failed, later, step); got[2] == want[0] || got[2] == want[1] || got[3] != want[1] {
+		t.Errorf("losses %v, want %v after a failure and a later batch of the update", got, want)
+	}
+}
+
+// A step that gives nothing a gradient fails, and says so.
+func TestStepWithoutAGradient(t *testing.T) {
+	torchtest.Check(t)
+	c := torchtest.New(t, torch.Options{Device: aside})
+	x, y := c.Ones(torch.Float32, 4, 4), c.Ones(torch.Float32, 4, 2)
+	frozen := func() *nn.Sequential {
+		m := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 2))
+		nn.Freeze(m)
+		return m
+	}
+	detaching := func() *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(4, 2), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+			return []*torch.Tensor{c.Detach(xs[0])}
+		}))
+	}
+	for name, model := range map[string]func() *nn.Sequential{"frozen": frozen, "detached": detaching} {
+		for _, balance := range [][]int{{2}, {1, 1}} {
+			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.Optimal} {
+				p := started(t, model(), pipe.Config{Balance: balance, Chunks: 2, Checkpoint: policy})
+				b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}
+				_, err := p.Step(context.Background(), b, nn.MSE())
+				b.Target = nil
+				run, failed := p.Forward(context.Background(), b)
+				if failed == nil {
+					failed = run.Backward(context.Background(), y)
+				}
+				for _, err := range []error{err, failed} {
+					if err == nil || !strings.Contains(err.Error(), "the model's output needs no gradient") {
+						t.Errorf("%s, %v, %v: %v", name, balance, policy, err)
+					}
+				}
+			}
+		}
+	}
+	p := started(t, frozen(), pipe.Config{Balance: []int{1, 1}})
+	x.SetRequiresGrad(true)
+	defer x.SetGradOf(nil)
+	_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y)}, nn.MSE())
+	if err != nil || !x.HasGrad() {
+		t.Errorf("for the gradient of the input: %v", err)
+	}
+}

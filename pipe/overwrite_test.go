@@ -50,3 +50,40 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 		}
 	}
 }
+
+// A layer that works in place after one whose backward needs its output gives the same on every cut.
+func TestInPlaceIsTheSameOnEveryCut(t *testing.T) {
+	torchtest.Check(t)
+	for name, layers := range map[string]func() []nn.Layer{
+		"Tanh, ReLU": func() []nn.Layer { return []nn.Layer{nn.NewTanh(), nn.NewReLUInPlace()} },
+		"ReLU, ReLU": func() []nn.Layer { return []nn.Layer{nn.NewReLUInPlace(), nn.NewReLUInPlace()} },
+		"Tanh, Identity, Flatten, ReLU": func() []nn.Layer {
+			return []nn.Layer{nn.NewTanh(), nn.NewIdentity(), nn.NewFlatten(1, -1), nn.NewReLUInPlace()}
+		},
+		"a recomputed layer, ReLU": func() []nn.Layer {
+			return []nn.Layer{nn.Checkpointed(nn.NewTanh()), nn.NewReLUInPlace()}
+		},
+		"a residual path that ends with Sigmoid": func() []nn.Layer {
+			return []nn.Layer{nn.NewSequential().AddResidual("", nn.NewIdentity(),
+				nn.NamedLayer{Name: "path", Layer: nn.NewSigmoid()})}
+		},
+	} {
+		model := func() *nn.Sequential {
+			return nn.NewSequential(append([]nn.Layer{nn.NewLinear(6, 6)}, layers()...)...)
+		}
+		q := problem{model: model, loss: nn.MSE(), input: normal(8, 6), target: normal(8, 6), rows: 8, steps: 2}
+		want, n := q.plain(2, 3), len(model().Layers())
+		for cut := 1; cut <= n; cut++ {
+			balance := []int{cut, n - cut}
+			if cut == n {
+				balance = []int{n}
+			}
+			for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.Optimal} {
+				got := q.piped(t, pipe.Config{Balance: balance, Chunks: 2, Checkpoint: policy, Seed: 3})
+				if d := want.differs(got); d != "" {
+					t.Errorf("%s, cut into %v, %v: %s differs from the plain loop", name, balance, policy, d)
+				}
+			}
+		}
+	}
+}

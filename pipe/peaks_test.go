@@ -333,7 +333,7 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 					for step := range 2 {
 						x := normal(9, 40)(c, step).SetRequiresGrad(true)
 						b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(9, 4)(c, step)),
-							Step: int64(step)}
+							Step: new(int64(step))}
 						if plan, err = p.PlanFor(context.Background(), b, nn.MSE()); err != nil {
 							return nil, err
 						}

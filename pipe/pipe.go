@@ -51,6 +51,7 @@ type Pipe struct {
 	stop     sync.Once
 	submit   sync.Mutex // held while a run gives its jobs to all workers
 	closed   bool       // guarded by submit
+	steps    int64      // number of the next step; guarded by submit
 	plans    plans
 	modesMu  sync.Mutex
 	modes    []bool // at the last run
@@ -64,6 +65,10 @@ type Pipe struct {
 	spare    sync.Pool // empty [][]microBatch, by stage and micro-batch
 }
 
+// membersDevices has the rank of the member of a group that uses a device, of the members in this process.
+// Two members would share an account and a limit.
+var membersDevices sync.Map
+
 func (p *Pipe) startWorkers() error {
 	of, devices := p.cfg.workers()
 	for i, s := range p.stages {
@@ -73,6 +78,12 @@ func (p *Pipe) startWorkers() error {
 	for i, d := range devices {
 		if !slices.ContainsFunc(p.stages, func(s *Stage) bool { return s.worker == i && s.Here }) {
 			continue
+		}
+		if g := p.cfg.Group; g != nil {
+			if rank, used := membersDevices.LoadOrStore(d, g.Rank()); used && rank != g.Rank() {
+				return refuse("Devices", d, fmt.Sprintf("rank %d in this process uses it", rank),
+					"want devices of its own for each member of a group")
+			}
 		}
 		var cores []int
 		if i < len(p.cfg.Cores) {
@@ -121,6 +132,7 @@ func (p *Pipe) Close() error {
 		}
 		for _, w := range p.mine {
 			p.workers[w].stop()
+			membersDevices.Delete(p.workers[w].device)
 		}
 		for _, c := range p.copies.of {
 			engine.CloseStream(c)

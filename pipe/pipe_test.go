@@ -32,7 +32,7 @@ func TestForwardAndBackwardAgreeWithStep(t *testing.T) {
 				pipe.Config{Balance: balance, Chunks: 3, Checkpoint: policy, Seed: 3}))(t)
 			c := torch.NewCtx(torch.Options{Threads: 1})
 			b := pipe.Batch{Input: pipe.Rows(normal(9, 4)(c, 0)), Target: pipe.Rows(normal(9, 3)(c, 1)),
-				Step: 4}
+				Step: new(int64(4))}
 			sum := nn.MSE(nn.LossConfig{Sum: true})
 			result := must.Get(p.Step(context.Background(), b, sum))(t)
 			want := snapshot(model, nil, gradient)

@@ -276,6 +276,7 @@ func (c *plans) find(key string, make func() (*prepared, error)) (found *prepare
 func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error) {
 	out := &prepared{plan: given, segments: make([]*segment.Segment, len(given.Stages)),
 		programs: map[schedule.Phase]func() *program{}}
+	trains := inputGrad // whether a backward is for something
 	for i, s := range given.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {
@@ -284,14 +285,24 @@ func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error
 			list = append(list, w)
 		}
 		out.operations = append(out.operations, list)
+		after := p.stages[i].Layers // the prologue
 		if s.Units == nil {
+			trains = true
 			continue
 		}
+		for _, n := range s.Units[:s.Prologue] {
+			after = after[min(n, len(after)):]
+		}
+		isolated := s.Prologue > 0 && len(p.routes) == 0 // no gradient goes back from here
+		trains = trains && !isolated || segment.FirstTrained(after) < len(after)
 		var err error
 		if out.segments[i], err = p.segment(p.stages[i], loss && i == len(p.stages)-1,
 			segment.Config{Units: s.Units, InputGrad: inputGrad}); err != nil {
 			return nil, err
 		}
+	}
+	if !trains {
+		return nil, fmt.Errorf("pipe: %w", errNoGradient)
 	}
 	for _, phase := range []schedule.Phase{schedule.Whole, schedule.ForwardOnly, schedule.BackwardOnly} {
 		out.programs[phase] = sync.OnceValue(func() *program { return newProgram(given.Program.Part(phase)) })

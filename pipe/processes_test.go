@@ -842,3 +842,28 @@ func (d drawn) devices() int {
 	slices.Sort(distinct)
 	return len(slices.Compact(distinct))
 }
+
+// Members of a group in one process have devices of their own, as two would share an account and a limit.
+func TestMembersThatShareADevice(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		var opened []*pipe.Pipe
+		var last error
+		for rank, g := range group.Local(2) {
+			cfg := pipe.Config{Balance: []int{2}, Replicas: 2, Group: g, Devices: []torch.Device{torch.CPU(rank)}}
+			if shared {
+				cfg.Devices[0] = torch.CPU(0)
+			}
+			p, err := pipe.Open(nn.NewSequential(nn.NewLinear(2, 2), nn.NewTanh()), cfg)
+			if last = err; err == nil {
+				opened = append(opened, p)
+			}
+		}
+		for _, p := range opened {
+			must.Do(t, p.Close())
+		}
+		var refused *pipe.ConfigError
+		if shared != (errors.As(last, &refused) && refused.Field == "Devices" && len(opened) == 1) {
+			t.Errorf("shared: %v: %v", shared, last)
+		}
+	}
+}

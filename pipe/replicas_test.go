@@ -413,7 +413,7 @@ func TestReplicasAccumulate(t *testing.T) {
 			_, err := p.Step(context.Background(),
 				pipe.Batch{Input: pipe.Rows(c.Narrow(x, 0, int64(from), int64(n))),
 					Target: pipe.Rows(c.Narrow(y, 0, int64(from),
-						int64(n))), Step: int64(i), Accumulate: accumulate}, nn.CrossEntropy(nn.LossConfig{Sum: true}))
+						int64(n))), Step: new(int64(i)), Accumulate: accumulate}, nn.CrossEntropy(nn.LossConfig{Sum: true}))
 			return err
 		}
 		for _, checkpoint := range []pipe.Checkpoint{pipe.ExceptLast, pipe.Optimal} {

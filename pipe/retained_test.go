@@ -54,7 +54,7 @@ func TestBackwardRetained(t *testing.T) {
 		x := normal(7, 4)(c, 0).SetRequiresGrad(true)
 		g, h := normal(7, 4)(c, 1), normal(7, 4)(c, 2)
 		forward := func() *pipe.Run {
-			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: 3}))(t)
+			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: new(int64(3))}))(t)
 			return run
 		}
 		record := func() map[string][]byte {
@@ -304,7 +304,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				if _, err := u.p.Step(context.Background(),
 					pipe.Batch{Input: pipe.Rows(normal(5, 4)(c, step)),
 						Target: pipe.Rows(normal(5, 4)(c, step+9)),
-						Step:   int64(step)}, squares{}); err != nil {
+						Step:   new(int64(step))}, squares{}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -20,8 +20,8 @@ type Result struct {
 }
 
 // Step runs forward, the loss on the last stage, and backward, and adds to the gradients of the
-// parameters. It blocks until every worker is done. The gradients are of the loss of the whole
-// batch: a mean of micro-batch i has the weight rows(i)/rows.
+// parameters. It blocks until every worker is done. Loss and gradients are the whole batch's: a mean
+// is weighted by rows, or by nn.LossWeight.
 //
 // On failure, or when ctx ends first, no further action starts, the run's memory is freed, and the
 // Pipe can be used again. Parameters have not changed. Buffers, such as running statistics, are
@@ -43,6 +43,9 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 		return Result{}, err
 	}
 	defer r.free()
+	if r.weight == 0 {
+		return Result{}, errors.New("pipe: no target of the batch counts in the loss; leave such batches out")
+	}
 	timeline, err := r.execute(ctx, r.plan.programs[schedule.Whole]())
 	if err != nil {
 		return Result{}, err
@@ -50,7 +53,9 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	r.noteGrads()
 	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
 	for i := range r.parts {
-		out.Loss += r.lossOf(i) * r.weight(i)
+		if share := r.lossShare(i); share != 0 {
+			out.Loss += r.lossOf(i) * share
+		}
 	}
 	out.Loss, err = p.sumOfReplicas(ctx, "the loss", out.Loss)
 	return out, err

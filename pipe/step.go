@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,11 +20,15 @@ type run struct {
 	training   bool
 	back       bool // backward will follow
 	retain     bool // another backward will follow this one
+	counted    bool // step is known
+	step       int64
 	gathers    bool // the pass ends with gathering the outputs
 	batch      Batch
 	inputGrad  bool            // an input wants its gradient
 	inputGrads []*torch.Tensor // of a batch within a layer
 	loss       nn.Loss
+	weights    []float64       // by micro-batch: nn.LossWeight
+	weight     float64         // of all micro-batches, replicas and batches of the update
 	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
 	outputs    []*torch.Tensor // gathered, kept
 	joined     [][]rows        // by output, by micro-batch: rows of the whole output
@@ -60,9 +65,6 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 		return nil, err
 	case total == 0 && training:
 		return nil, errors.New("pipe: the batch has no rows; a training step needs at least one")
-	case b.TotalRows != 0 && b.TotalRows < total:
-		return nil, fmt.Errorf("pipe: the batch has %d rows; want TotalRows (%d) at least as high", total,
-			b.TotalRows)
 	}
 	if b.Within != nil {
 		b.Extras = b.Within.Extras
@@ -94,6 +96,29 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 		}
 	}
 	return r, nil
+}
+
+// countStep numbers the step of a training run. p.submit must be held. undo is for a pass that fails.
+func (r *run) countStep() (undo func()) {
+	p, was := r.p, r.p.steps
+	switch {
+	case r.counted || !r.training:
+		return func() {}
+	case r.batch.Step != nil:
+		r.step = *r.batch.Step
+	case r.batch.FirstMicroBatch > 0:
+		r.step = max(was-1, 0)
+	default:
+		r.step = was
+	}
+	r.counted, p.steps = true, r.step+1
+	return func() {
+		p.submit.Lock()
+		defer p.submit.Unlock()
+		if p.steps == r.step+1 {
+			p.steps = was
+		}
+	}
 }
 
 // share splits a training batch into the micro-batches of each replica, or returns nil if there are
@@ -146,10 +171,26 @@ func (r *run) setLoss(loss nn.Loss) error {
 	r.loss = loss
 	total, err := countRows("target", r.batch.Target, false, r.p.last())
 	if err == nil && total != r.total {
-		return fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total,
-			total)
+		err = fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	c := torch.NewCtx(torch.Options{Device: r.p.last().Device})
+	defer c.Close()
+	weigh := func(part rows) float64 {
+		var targets []*torch.Tensor
+		for _, v := range r.batch.Target {
+			targets = append(targets, part.part(c, v))
+		}
+		return nn.LossWeight(c, loss, part.length, targets)
+	}
+	return torch.Try(func() {
+		for _, part := range r.parts {
+			r.weights = append(r.weights, weigh(part))
+		}
+		r.weight = cmp.Or(r.batch.TotalWeight, weigh(rows{0, total}))
+	})
 }
 
 func (r *run) operations(stage, microBatch int) operations {
@@ -261,7 +302,7 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 	cfg := nn.Config{
 		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
-		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.batch.Step)), Spans: run.Graph, Skips: run.Skips,
+		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.step)), Spans: run.Graph, Skips: run.Skips,
 		Extras: r.batch.Extras,
 	}
 	if around := r.batch.Within; around != nil {

@@ -169,7 +169,7 @@ func (q trial) piped(t test, cfg pipe.Config) record {
 		nn.ZeroGrads(model)
 		in := partsOn(c, first, q.inputs(c))
 		b := batchOf(in, partsOn(c, last, q.targets(c)))
-		b.Step, b.Extras = int64(step), q.extras
+		b.Step, b.Extras = new(int64(step)), q.extras
 		result, err := p.Step(context.Background(), b, q.loss)
 		if err != nil {
 			t.Fatalf("%s: %v", named(cfg), err)

@@ -129,7 +129,7 @@ func momentum(t *testing.T) optim.Optimizer {
 
 func (r *tried) batch() pipe.Batch {
 	return pipe.Batch{Input: pipe.Rows(normal(8, 3)(r.c, int(r.steps))),
-		Target: pipe.Rows(normal(8, 3)(r.c, int(r.steps)+50)), Step: r.steps}
+		Target: pipe.Rows(normal(8, 3)(r.c, int(r.steps)+50)), Step: &r.steps}
 }
 
 // traces is the model's state and which gradients there are, and what an optimizer keeps.

@@ -11,27 +11,31 @@ import (
 
 // blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A block
 // counts once while elements lie in it. Parameters and their gradients do not count.
-type blocks struct{ remat.Blocks }
+type blocks struct {
+	remat.Blocks
+	known map[uintptr]int // the blocks at the boundary that was noted last, by storage
+}
 
-// note numbers the blocks of the elements at a boundary; nil is an absent element. known are the
-// numbers of blocks at the boundary that ran before, by storage.
-func (b *blocks) note(boundary int, known map[uintptr]int, elements []*torch.Tensor) {
-	known, b.At[boundary] = maps.Clone(known), make([]int, len(elements))
-	if known == nil {
-		known = map[uintptr]int{}
+// note numbers the blocks of the elements at a boundary, next to the one noted last; nil is an absent
+// element. Memory of weights has no number.
+func (b *blocks) note(boundary int, elements, weights []*torch.Tensor) {
+	blocks, now, numbers := map[uintptr]int{}, map[uintptr]int{}, make([]int, len(elements))
+	for _, t := range weights {
+		id, _ := t.Storage()
+		blocks[id] = -1
 	}
+	maps.Copy(blocks, b.known)
 	for k, t := range elements {
-		if b.At[boundary][k] = -1; t == nil {
+		if numbers[k] = -1; t == nil {
 			continue
 		}
 		id, bytes := t.Storage()
-		block, ok := known[id]
-		if !ok {
-			block = len(b.Bytes)
-			known[id], b.Bytes = block, append(b.Bytes, bytes)
+		if _, known := blocks[id]; !known {
+			blocks[id], b.Bytes = len(b.Bytes), append(b.Bytes, bytes)
 		}
-		b.At[boundary][k] = block
+		numbers[k], now[id] = blocks[id], blocks[id]
 	}
+	b.At[boundary], b.known = numbers, now
 }
 
 // fresh returns the bytes at a boundary that are not at another one.
@@ -62,21 +66,15 @@ type elements struct {
 
 func (w *sweep) elements(st *stage, boundary int) elements {
 	out := elements{tuple: w.tuples[boundary]}
-	place := 0
-	for _, r := range w.crossings {
-		from, _ := slices.BinarySearch(r.pops, boundary)
-		if r.stash >= boundary || from == len(r.pops) {
-			continue
+	for place, c := range w.s.Crossing(boundary) {
+		pops := len(c.Pops)
+		if c.Stash < st.first { // what other stages pop does not pass through this one
+			pops, _ = slices.BinarySearch(c.Pops, st.last)
 		}
-		to := len(r.pops)
-		if r.stash < st.first { // what other stages pop does not pass through this one
-			to, _ = slices.BinarySearch(r.pops, st.last)
+		if pops > 0 {
+			out.places, out.stash = append(out.places, place), append(out.stash, c.Stash)
+			out.pops = append(out.pops, pops)
 		}
-		if to > from {
-			out.places, out.stash = append(out.places, place), append(out.stash, r.stash)
-			out.pops = append(out.pops, to-from)
-		}
-		place++
 	}
 	waiting := w.s.Tied(boundary)
 	for _, k := range st.ties {
@@ -96,11 +94,14 @@ func (n elements) values(in input) []*torch.Tensor {
 	return list
 }
 
-// parcel is the elements as they are sent; at is their blocks.
-func (n elements) parcel(at []int, pops []int) remat.Parcel {
+// parcel is the elements, or with areGradients theirs, as they are sent; at is their blocks.
+func (n elements) parcel(at []int, areGradients bool) remat.Parcel {
 	out := remat.Parcel{Tuple: at[:n.tuple]}
 	at = at[n.tuple:]
-	for _, k := range pops {
+	for _, k := range n.pops {
+		if !areGradients {
+			k = 1
+		}
 		out.Skips, at = append(out.Skips, at[:k]), at[k:]
 	}
 	out.Ties = at
@@ -110,8 +111,8 @@ func (n elements) parcel(at []int, pops []int) remat.Parcel {
 // gradients are the gradients of an execution at a boundary.
 type gradients struct {
 	xs    []*torch.Tensor
-	skips [][]*torch.Tensor     // by place, by pop
-	ties  map[int]*torch.Tensor // by tie
+	skips [][]*torch.Tensor // by place, by pop
+	ties  []*torch.Tensor   // by tie
 }
 
 // gradients returns the gradients at a boundary, which the execution keeps.
@@ -119,7 +120,7 @@ func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 	e := &w.back[kind]
 	g.xs, g.skips = e.TakeGrads(boundary)
 	e.GiveGrads(boundary, g.xs, g.skips)
-	g.ties = map[int]*torch.Tensor{}
+	g.ties = make([]*torch.Tensor, w.s.Ties())
 	for _, k := range w.s.Tied(boundary) {
 		g.ties[k] = e.TakeTie(k)
 		e.GiveTie(k, g.ties[k])
@@ -129,7 +130,7 @@ func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 
 // all is the gradients, in no order.
 func (g gradients) all() []*torch.Tensor {
-	return slices.Concat(append(g.skips, g.xs, slices.Collect(maps.Values(g.ties)))...)
+	return slices.Concat(append(g.skips, g.xs, g.ties)...)
 }
 
 // list returns the gradients of elements; absent ones are nil.
@@ -153,6 +154,19 @@ func (g gradients) list(n elements) []*torch.Tensor {
 func state(list []nn.NamedLayer) (all []nn.NamedParam) {
 	for _, l := range list {
 		all = append(all, l.State()...)
+	}
+	return all
+}
+
+// weights returns the parameters and buffers of layers, and the gradients.
+func (p *prober) weights(list []nn.NamedLayer) (all []*torch.Tensor) {
+	for _, s := range state(list) {
+		if s.Exists() {
+			all = append(all, s.Tensor())
+		}
+		if s.Trainable() && s.Tensor().HasGrad() {
+			all = append(all, p.c.GradOf(s.Tensor()))
+		}
 	}
 	return all
 }

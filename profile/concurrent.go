@@ -3,7 +3,6 @@ package profile
 import (
 	"context"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,11 +26,9 @@ type team struct {
 type lane struct {
 	*prober
 	window
-	ctx   context.Context // of the row
-	in    input           // of the first layer
-	at    int             // the layer that runs
-	undo  []func()
-	spent time.Duration // in layers, in all passes
+	ctx context.Context // of the row
+	in  input           // of the first layer
+	at  int             // the layer that runs
 }
 
 // timeRow times the windows of a row, and returns their output.
@@ -49,25 +46,27 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 		if k > 0 {
 			defer l.in.free()
 		}
-		defer l.end()
+		defer l.reset()
 		t.lanes = append(t.lanes, l)
-		if err := l.attempt(l.readyAll); err != nil {
-			return next, err
-		}
-		if k < len(row)-1 {
-			if in, err = l.output(); err != nil {
-				return next, err
+		if err := l.attempt(func() {
+			for l.at = l.from; l.at < l.to; l.at++ {
+				l.ready(l.layers[l.at])
 			}
+			if k < len(row)-1 {
+				in = l.output()
+			}
+		}); err != nil {
+			return next, err
 		}
 	}
 	if err := t.run(stop); err != nil {
 		return next, err
 	}
-	if next, err = t.lanes[len(row)-1].output(); err == nil {
-		for _, w := range row {
-			scaleToPasses(times[w.from:w.to])
-		}
+	for _, w := range row {
+		scaleToPasses(times[w.from:w.to])
 	}
+	last := t.lanes[len(row)-1]
+	err = last.attempt(func() { next = last.output() })
 	return next, err
 }
 
@@ -80,53 +79,25 @@ func (p *prober) on(d torch.Device) *prober {
 	return q
 }
 
-func (l *lane) attempt(f func() error) error {
-	return attemptAt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
-}
-
-// readyAll makes the layers ready to run, until end.
-func (l *lane) readyAll() error {
-	for l.at = l.from; l.at < l.to; l.at++ {
-		l.undo = append(l.undo, l.ready(l.layers[l.at]))
-	}
-	return nil
-}
-
-func (l *lane) end() {
-	for _, undo := range slices.Backward(l.undo) {
-		undo()
-	}
-	l.dropHeld()
-	l.c.Close()
+func (l *lane) attempt(f func()) error {
+	return attempt(func() string { return l.layers[min(l.at, l.to-1)].Name }, f)
 }
 
 // output runs a lane once, for the input of the next one.
-func (l *lane) output() (next input, err error) {
-	err = l.attempt(func() error {
-		e := l.begin()
-		for i := l.from; i < l.to; i++ {
-			if _, err := l.run(e, remat.Forward, i); err != nil {
-				return err
-			}
-		}
-		next.xs, next.skips = e.Take(l.to)
-		e.Free()
-		return nil
-	})
-	return next, err
+func (l *lane) output() (next input) {
+	e := l.begin()
+	l.forward(e, remat.Forward, forward, make([]unitTimes, l.to))
+	next.xs, next.skips = e.Take(l.to)
+	e.Free()
+	return next
 }
 
-// run performs an operation on layer i, and returns how long it takes.
-func (l *lane) run(e *segment.Execution, kind remat.Kind, i int) (time.Duration, error) {
+// run times an operation on layer i.
+func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *timed) {
 	l.at = i
-	if err := l.ctx.Err(); err != nil {
-		return 0, err
-	}
-	mark := l.c.Mark()
-	took := l.do(e, remat.Op{Kind: kind, Layer: i}).took
-	l.spent += took
-	l.c.Release(mark)
-	return took, nil
+	check(l.ctx.Err())
+	defer l.c.SetAutocast(l.c.SetAutocast(l.Autocast))
+	l.time(l.c, into, func() { e.Do(l.c, remat.Op{Kind: kind, Layer: i}) })
 }
 
 // run times all lanes, several on a thread each.
@@ -159,37 +130,30 @@ func (t *team) run(stop func()) error {
 
 // time does the passes of a lane until all lanes have done theirs.
 func (t *team) time(l *lane) error {
-	return l.attempt(func() error {
+	return l.attempt(func() {
 		for n := (count{Config: &l.Config}); n.more() || t.left.Load() > 0; {
 			if l == t.lanes[0] {
 				l.tell(float64(l.from) / float64(len(l.layers)))
 			}
-			ended, into := !n.more(), make([]unitTimes, len(t.times))
-			took, err := l.timedPass(into)
-			if err != nil {
-				return err
+			times, wanted := t.times, n.more()
+			if !wanted {
+				times = make([]unitTimes, len(times))
 			}
-			if n.add(took) && !ended {
-				for i := l.from; i < l.to; i++ {
-					for op := range into[i] {
-						t.times[i][op] = append(t.times[i][op], into[i][op]...)
-					}
-				}
+			if !n.add(l.timedPass(times)) {
+				clear(times[l.from:l.to])
 			}
-			if !ended && !n.more() {
+			if wanted && !n.more() {
 				t.left.Add(-1)
 			}
 		}
-		return nil
 	})
 }
 
 // count counts the passes of a window. There are 2 to 5, fewer if they take long.
 type count struct {
 	*Config
-	isWarm  bool // a pass that does not count is over
-	counted int
-	spent   time.Duration // in counted passes
+	passes, counted int
+	spent           time.Duration // in counted passes
 }
 
 // more reports whether passes remain.
@@ -203,8 +167,7 @@ func (n *count) more() bool {
 // add adds a pass and reports whether it counts. A first pass does not count, unless the first runs
 // are a small part of it. On a GPU it loads the kernels, and never counts.
 func (n *count) add(took time.Duration) bool {
-	if !n.isWarm && n.counted == 0 && (took < 250*time.Millisecond || queues(n.Config)) {
-		n.isWarm = true
+	if n.passes++; n.passes == 1 && (took < 250*time.Millisecond || queues(n.Config)) {
 		return false
 	}
 	n.counted, n.spent = n.counted+1, n.spent+took

@@ -1,8 +1,10 @@
 package profile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 
@@ -11,30 +13,19 @@ import (
 
 // Bytes are read from a device's account, so each measurement reserves its device. It does not wait
 // for one, as a layer may itself run a pipe that measures.
+var reserving sync.Mutex
 
-var (
-	reserving sync.Mutex
-	reserved  = map[torch.Device]bool{}
-)
-
-// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is
-// none. release gives the device back. If all devices are in use it fails.
+// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is as
+// good as none. release gives the device back. If all devices are in use it fails.
 func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 	reserving.Lock()
 	defer reserving.Unlock()
 	for i := torch.MaxCPU - 1; i >= 0; i-- {
 		d := torch.CPU(i)
-		if m := d.Memory(); reserved[d] || m.Live > 0 || m.Limit > 0 {
-			continue
+		if m := d.Memory(); m.Live == 0 && m.Limit == 0 {
+			d.SetLimit(cmp.Or(limit, math.MaxInt64)) // nobody else takes it then
+			return d, func() { d.SetLimit(0) }, nil
 		}
-		reserved[d] = true
-		d.SetLimit(limit)
-		return d, func() {
-			d.SetLimit(0)
-			reserving.Lock()
-			defer reserving.Unlock()
-			delete(reserved, d)
-		}, nil
 	}
 	return d, nil, fmt.Errorf("profile: all %d CPU devices are in use; use fewer stages", torch.MaxCPU)
 }
@@ -45,20 +36,19 @@ var cores = runtime.NumCPU
 // reserveOthers reserves devices that work while Device does, one for each free core, with Device's
 // limit. With a clock of the caller there are none.
 func (p *prober) reserveOthers() (release func()) {
-	var releases []func()
 	if p.Device.Kind == torch.KindCPU && p.Clock == nil {
 		for range min(p.Devices, cores()/p.Threads) - 1 {
-			d, release, err := IdleDevice(p.Device.Memory().Limit)
+			d, _, err := IdleDevice(p.Device.Memory().Limit)
 			if err != nil {
 				break
 			}
-			p.others, releases = append(p.others, d), append(releases, release)
+			p.others = append(p.others, d)
 		}
 	}
 	return func() {
-		for i, release := range releases {
-			p.others[i].Trim()
-			release()
+		for _, d := range p.others {
+			d.Trim()
+			d.SetLimit(0)
 		}
 		p.others = nil
 	}

@@ -23,20 +23,28 @@ func (e *Error) Unwrap() error { return e.Err }
 
 var errGoexit = errors.New("profile: a layer called runtime.Goexit")
 
-// theSample is what fails before any layer.
-const theSample = "the sample"
+func theSample() string { return "the sample" } // what fails before any layer
 
-// attempt runs f and makes its panic the error of a layer.
-func attempt(layer string, f func() error) (err error) {
-	return attemptAt(func() string { return layer }, f)
+// stopped is the panic of a measurement that ends with an error.
+type stopped struct{ error }
+
+func check(err error) {
+	if err != nil {
+		panic(stopped{err})
+	}
 }
 
-// attemptAt is attempt where f says only when it panics which layer failed.
-func attemptAt(layer func() string, f func() error) (err error) {
+// attempt runs f and makes its panic the error of a layer, unless check has panicked.
+func attempt(layer func() string, f func()) (err error) {
 	defer func() {
-		if r := recover(); r != nil {
+		switch r := recover().(type) {
+		case nil:
+		case stopped:
+			err = r.error
+		default:
 			err = &Error{Layer: layer(), Err: torch.Caught(r)}
 		}
 	}()
-	return f()
+	f()
+	return nil
 }

@@ -8,28 +8,27 @@ import (
 	"penstock.example/torch"
 )
 
-// looked is the measurement of single layers, which does not depend on the cut. The tensors of its
-// flows are freed.
+// looked is the measurement of single layers, which does not depend on the cut.
 type looked struct {
-	key       string      // see settingsKey
-	at        [][]flow    // by boundary: the tuple, and then skips by place
-	tuples    []int       // by boundary: elements of the tuple
-	saved     []int64     // by layer: bytes that it saves, without its input and its output
-	held      []int64     // by layer, the loss too: bytes that a forward with gradients leaves
-	overwrote []bool      // by layer, the loss too: it overwrote its input
-	blocks    []*block    // of outputs
-	copied    int64       // bytes of the timed transfers
-	seconds   float64     // of the timed transfers
-	times     []unitTimes // by layer, the loss too; nil with Config.BytesOnly
-	devices   int         // that worked while layers were timed
+	key       string               // see settingsKey
+	at        [][]element          // by boundary: the tuple, and then skips by place
+	tuples    []int                // by boundary: elements of the tuple
+	skips     [][]segment.Crossing // by layer: at the boundary after it
+	saved     []int64              // by layer: bytes that it saves, without its input and its output
+	held      []int64              // by layer, the loss too: bytes that a forward with gradients leaves
+	overwrote []bool               // by layer, the loss too: it overwrote its input
+	blocks    []*block             // of outputs
+	copied    int64                // bytes of the timed transfers
+	micros    float64              // of the timed transfers
+	times     []unitTimes          // by layer, the loss too; zero with Config.BytesOnly
+	timing    Timing
 }
 
-// flow is a tensor that goes from layer to layer: a copy of an output.
-type flow struct {
-	t     *torch.Tensor // kept; nil for a skip that is absent
-	grad  bool          // its gradient goes back
-	bytes int64         // of a transfer; 0 for a repeated element of a tuple
-	block *block        // of the original
+// element is a tensor that goes from layer to layer; the zero value is an absent skip.
+type element struct {
+	grad  bool  // its gradient goes back
+	bytes int64 // of a transfer; 0 for a repeated element of a tuple
+	block *block
 }
 
 // block is the memory of a layer's output. Views and in-place outputs share the block of their input.
@@ -43,201 +42,127 @@ type block struct {
 // parameters, which are held anyway.
 const nobody = -1
 
-// lookEach measures every layer as a unit of its own.
-func (p *prober) lookEach(key string, sample []*torch.Tensor) (f *looked, err error) {
-	f, p.overwrite = &looked{key: key}, true
+// look measures every layer as a unit of its own.
+func (p *prober) look(key string, sample []*torch.Tensor) *looked {
+	f := &looked{key: key, times: make([]unitTimes, len(p.layers))}
+	p.overwrite = true
 	defer func() { p.overwrite = false }()
-	if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
-		return f, err
-	}
-	if err := p.look(f, sample); err != nil || p.BytesOnly {
-		return f, err
-	}
-	p.overwrote = f.overwrote
-	f.times, f.devices, err = p.passes(sample, f.held)
-	return f, err
-}
-
-// look runs each layer once with gradients, and finds the memory held until its backward.
-func (p *prober) look(f *looked, sample []*torch.Tensor) error {
-	l := &scan{prober: p, f: f}
-	defer func() {
-		for _, f := range slices.Concat(l.in, l.out) {
-			f.t.Free()
-		}
-	}()
-	err := attempt(theSample, func() error {
-		defer p.c.Close()
-		held := &block{creator: nobody, saver: nobody} // by the first stage of a pipe, in any case
-		for i, x := range sample {
-			l.out = append(l.out, l.copied(x, sample[:i], held))
-			l.out[i].grad = p.InputGrad && x.DType().IsFloat()
-		}
-		l.arrive(len(sample))
-		return nil
-	})
-	for i, layer := range p.layers {
-		if err == nil {
-			err = p.ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
+	w := p.newSweep([][]int{slices.Repeat([]int{1}, len(p.layers))}, sample)
+	defer w.free()
+	w.replace(w.in.xs)
+	given := &block{creator: nobody, saver: nobody} // held by the first stage of a pipe, in any case
+	f.note(w.in, w.in, func(*torch.Tensor) *block { return given })
+	for i := range w.units {
+		f.skips = append(f.skips, w.s.Crossing(i+1))
 		if p.BytesOnly {
 			p.tell(float64(i) / float64(p.model))
 		}
-		err = attempt(layer.Name, func() error {
-			defer p.c.Close()
-			defer p.peer.Close()
-			defer p.dropHeld()
-			defer p.ready(layer)()
-			l.run(i)
-			return nil
-		})
+		w.run(i, func() { w.look(f, i) })
 	}
-	return err
-}
-
-// scan is the state of look: the input of the next layer, and its output as far as it is copied.
-type scan struct {
-	*prober
-	f       *looked
-	in, out []flow
-}
-
-// arrive makes the output, with a tuple of so many elements, the input of the next layer.
-func (l *scan) arrive(tuple int) {
-	l.f.at, l.f.tuples = append(l.f.at, l.out), append(l.f.tuples, tuple)
-	l.in, l.out = l.out, nil
-}
-
-// copied copies a tensor, as a transfer between stages does. A repeated element of the output shares
-// the first one's copy.
-func (l *scan) copied(t *torch.Tensor, earlier []*torch.Tensor, b *block) (f flow) {
-	if i := slices.Index(earlier, t); i >= 0 {
-		f = l.out[i]
-		f.bytes = 0
-	} else if t != nil {
-		f = flow{t: l.c.Keep(l.c.CopyHere(t)), grad: t.RequiresGrad(), block: b}
-		_, f.bytes = f.t.Storage()
+	if p.overwrote = f.overwrote; !p.BytesOnly {
+		f.times, f.timing = p.passes(sample, f.held)
 	}
 	return f
 }
 
-// run looks at layer i, and makes its output the input of the next. It frees the handles on each
-// block of input and output: a block that then stays live is saved by the layer's graph. A skip that
-// later layers need is copied first.
-func (l *scan) run(i int) {
+// note adds the elements of a boundary. copies are theirs, in transfers.
+func (f *looked) note(values, copies input, blockOf func(t *torch.Tensor) *block) {
+	var list []element
+	sent := slices.Concat(copies.xs, copies.skips)
+	for k, t := range slices.Concat(values.xs, values.skips) {
+		var e element
+		if t != nil {
+			e = element{grad: t.RequiresGrad(), block: blockOf(t)}
+			if k >= len(copies.xs) || !slices.Contains(sent[:k], sent[k]) {
+				_, e.bytes = sent[k].Storage()
+			}
+		}
+		list = append(list, e)
+	}
+	f.at, f.tuples = append(f.at, list), append(f.tuples, len(values.xs))
+}
+
+// look runs layer i once with gradients. Copies of its output are the next input, as in transfers
+// between stages. It frees the handles on each block of input and output: a block that then stays live
+// is saved by the layer's graph.
+func (w *sweep) look(f *looked, i int) {
 	blocks, handles := map[uintptr]*block{}, map[uintptr][]*torch.Tensor{}
-	for _, s := range l.layers[i].State() {
+	for _, s := range state(w.units[i].list) {
 		id, _ := s.Tensor().Storage()
 		blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
 	}
-	var xs []*torch.Tensor
-	var wants []bool
-	tuple, passing := l.f.tuples[i], map[int]flow{} // by place after the layer
-	for k, f := range l.in {
-		if k >= tuple {
-			pops, after := l.s.Goes(i, k-tuple)
-			if after >= 0 {
-				passing[after] = f
-			}
-			if pops == 0 {
-				f.t = nil
-			} else if after >= 0 && f.t != nil {
-				f.t = l.c.Keep(l.c.Clone(f.t))
-				l.drops = append(l.drops, f.t.Free)
-			}
+	changes := int64(0)
+	for k, t := range slices.Concat(w.in.xs, w.in.skips) {
+		if t != nil {
+			id, _ := t.Storage()
+			blocks[id], handles[id] = f.at[i][k].block, append(handles[id], t)
+			changes -= t.Changes()
 		}
-		if f.t != nil {
-			id, _ := f.t.Storage()
-			blocks[id], handles[id] = f.block, append(handles[id], f.t)
-		}
-		xs, wants = append(xs, f.t), append(wants, f.grad)
 	}
-	changes := func() (n int64) {
-		for _, t := range xs {
-			if t != nil {
-				n += t.Changes()
-			}
+	e := w.execute(i, w.in, true)
+	held := w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
+	for _, list := range handles {
+		for _, t := range list {
+			changes += t.Changes()
 		}
-		return n
 	}
-	was, e := changes(), l.execution()
-	e.Send(i, segment.Arrival{Tensors: l.shared(xs[:tuple]), Skips: l.shared(xs[tuple:]),
-		Wants: wants[:tuple], WantsSkips: wants[tuple:]})
-	e.Again(i)
-	held := l.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
-	l.f.held, l.f.overwrote = append(l.f.held, held), append(l.f.overwrote, changes() != was)
-	if i == l.model {
+	f.held, f.overwrote = append(f.held, held), append(f.overwrote, changes > 0)
+	if i == w.model {
 		return // nothing follows the loss
 	}
+	var out input
+	w.undo = append(w.undo, func() { out.free() })
+	out.xs, out.skips = e.TakeSaved(i)
 	for _, boundary := range []int{i, i + 1} {
 		xs, skips := e.Take(boundary)
+		for place, t := range skips {
+			if boundary > i && out.skips[place] == nil { // of an earlier layer
+				out.skips[place], skips[place] = t, nil
+			}
+		}
 		torch.FreeAll(slices.Concat(xs, skips))
 	}
-	ys, stashed := e.TakeSaved(i)
-	l.drops = append(l.drops, func() { torch.FreeAll(slices.Concat(ys, stashed)) })
-	var made []flow
-	for k, t := range slices.Concat(ys, stashed) {
-		if f, passes := passing[k-len(ys)]; passes {
-			l.out = append(l.out, f)
+	w.c.SetGrad(true)
+	for _, t := range slices.Concat(out.xs, out.skips) {
+		if t == nil {
 			continue
 		}
-		var b *block
-		if t != nil {
-			id, bytes := t.Storage()
-			if blocks[id] == nil {
-				blocks[id] = &block{creator: i, saver: nobody, bytes: bytes}
-				l.f.blocks, held = append(l.f.blocks, blocks[id]), held-bytes
-			}
-			b, handles[id] = blocks[id], append(handles[id], t)
-			l.keepGraph(t)
+		id, bytes := t.Storage()
+		if blocks[id] == nil {
+			blocks[id] = &block{creator: i, saver: nobody, bytes: bytes}
+			f.blocks, held = append(f.blocks, blocks[id]), held-bytes
 		}
-		earlier := ys[:min(k, len(ys))]
-		if k >= len(ys) {
-			earlier = nil
+		handles[id] = append(handles[id], t)
+		if t.RequiresGrad() {
+			w.c.Sum(t) // keeps the graph, without the tensor's memory
 		}
-		made = append(made, l.copied(t, earlier, b))
-		l.out = append(l.out, made[len(made)-1])
 	}
-	l.f.saved = append(l.f.saved, held)
+	f.saved = append(f.saved, held)
+	w.next.xs = w.copied(out.xs)
+	w.next.skips = w.copied(out.skips)
+	f.note(out, w.next, func(t *torch.Tensor) *block { id, _ := t.Storage(); return blocks[id] })
 	for id, list := range handles {
-		was := l.live()
+		was := w.live()
 		torch.FreeAll(list)
-		if l.live() == was {
+		if w.live() == was {
 			blocks[id].saver = i
 		}
 	}
-	if !l.BytesOnly {
-		l.transfers(made)
-	}
-	l.arrive(len(ys))
-}
-
-// keepGraph keeps a tensor's graph, without its memory, while the layer is looked at.
-func (l *scan) keepGraph(t *torch.Tensor) {
-	if t.RequiresGrad() {
-		defer l.c.SetGrad(l.c.SetGrad(true))
-		l.c.Sum(t)
+	if w.in, w.next = w.next, (input{}); !w.BytesOnly {
+		f.transfer(w)
 	}
 }
 
-// transfers times copies of flows to the other device.
-func (l *scan) transfers(flows []flow) {
-	for _, f := range flows {
-		if f.bytes == 0 {
-			continue
-		}
+// transfer times copies of a sweep's input to the other device.
+func (f *looked) transfer(w *sweep) {
+	for _, t := range w.in.xs {
 		var times timed
-		for n := (count{Config: &l.Config}); n.more(); {
-			took := l.took(l.peer, func() { l.peer.CopyHere(f.t) })
-			if n.add(took) {
-				times = append(times, took)
+		for n := (count{Config: &w.Config}); n.more(); {
+			if w.time(w.peer, &times, func() { w.peer.CopyHere(t) }); !n.add(times[len(times)-1]) {
+				times = nil
 			}
-			l.peer.Close()
 		}
-		l.f.copied += f.bytes
-		l.f.seconds += times.typical().Seconds()
+		_, bytes := t.Storage()
+		f.copied, f.micros = f.copied+bytes, f.micros+times.micros()
 	}
 }

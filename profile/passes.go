@@ -1,6 +1,8 @@
 package profile
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -30,41 +32,27 @@ type window struct {
 	isTight  bool // one layer, one micro-batch at a time
 }
 
-// rows cuts layers of given bytes into windows of at most most bytes, and windows into rows that are
-// timed at once, a window on each device. A larger layer is a row.
-func rows(bytes []int64, devices int, most int64) (list [][]window) {
-	var counts []int // layers of each window
-	var held int64
-	costs := make([]float64, len(bytes))
+// rows cuts the layers from <= i < to into windows of at most most bytes, and windows into rows that are
+// timed at once, a window on each device. A larger layer is a row. bytes is by layer.
+func rows(bytes []int64, from, to, devices int, most int64) (list [][]window) {
+	bytes = bytes[from:to]
+	windows, held, costs := 1, int64(0), make([]float64, len(bytes))
 	for i, n := range bytes {
-		if i == 0 || held+n > most {
-			counts, held = append(counts, 0), 0
+		if held += n; i > 0 && (held > most || most == 0) {
+			windows, held = windows+1, n
 		}
-		counts[len(counts)-1]++
-		held, costs[i] = held+n, float64(n)
+		costs[i] = float64(n)
 	}
-	if devices > 1 {
-		n := min((len(counts)+devices-1)/devices*devices, len(bytes))
-		if even, err := plan.Partition(costs, n); err == nil {
-			counts = even
-		}
-	}
-	at := 0
+	windows = min((windows+devices-1)/devices*devices, len(bytes))
+	counts, _ := plan.Partition(costs, windows) // no window exceeds most or the largest layer
+	at := from
 	for _, n := range counts {
-		w := window{at, at + n, sum(bytes[at:at+n]) > most}
+		w := window{at, at + n, most == 0 || sum(bytes[at-from:at-from+n]) > most}
 		if k := len(list) - 1; k < 0 || len(list[k]) == devices || w.isTight || list[k][0].isTight {
 			list = append(list, nil)
 		}
 		list[len(list)-1] = append(list[len(list)-1], w)
 		at += n
-	}
-	return list
-}
-
-// tightRows returns a row for each of the layers from <= i < to.
-func tightRows(from, to int) (list [][]window) {
-	for i := from; i < to; i++ {
-		list = append(list, []window{{i, i + 1, true}})
 	}
 	return list
 }
@@ -81,109 +69,82 @@ const inFlight = 2
 
 // windowLimit returns how many bytes the layers of a window may hold.
 func (p *prober) windowLimit() int64 {
-	const most = 256 << 20
 	m := p.Device.Memory()
-	if m.Limit == 0 {
-		return most
+	if p.isLean {
+		return 0
 	}
-	half := max(m.Limit-m.Live, 0) / 2 // temporaries take the other half
-	return min(most, half/int64(1+len(p.others)))
+	free := max(cmp.Or(m.Limit, math.MaxInt64)-m.Live, 0) / 2 // temporaries take the other half
+	return min(256<<20, free/int64(1+len(p.others)))
 }
 
-// passes times the layers. held is the bytes that a forward with gradients leaves, by layer. atWork is
-// how many devices worked all the while.
-func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, atWork int, err error) {
+// passes times the layers. held is the bytes that a forward with gradients leaves, by layer.
+func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, t Timing) {
 	defer p.reserveOthers()()
-	in, err := p.sampleInput(sample)
+	in := p.sampleInput(sample)
 	defer func() { in.free() }()
-	times, atWork = make([]unitTimes, len(p.layers)), 1+len(p.others)
-	list := rows(held, atWork, p.windowLimit()/inFlight)
-	if p.isLean {
-		list = tightRows(0, len(p.layers))
-	}
-	for len(list) > 0 && err == nil {
+	times, t.Devices = make([]unitTimes, len(p.layers)), 1+len(p.others)
+	list := rows(held, 0, len(held), t.Devices, p.windowLimit()/inFlight)
+	for len(list) > 0 {
 		row := list[0]
 		from, to := row[0].from, row[len(row)-1].to
-		next, failed := p.timeRow(in, row, times)
-		if p.isFull(failed) && !row[0].isTight {
+		next, err := p.timeRow(in, row, times)
+		if p.isFull(err) && !row[0].isTight {
 			clear(times[from:to])
-			list = append(tightRows(from, to), list[1:]...)
+			list = append(rows(held, from, to, 1, 0), list[1:]...)
 			continue
 		}
-		atWork = min(atWork, len(row))
+		check(err)
 		in.free()
-		in, list, err = next, list[1:], failed
+		in, list, t.Devices = next, list[1:], min(t.Devices, len(row))
 	}
-	return times, atWork, err
+	t.Spread = spread(times)
+	return times, t
 }
 
 // pass runs the layers of a window once without gradients and on several micro-batches with them,
-// and records how long each operation takes.
-func (l *lane) pass(times []unitTimes) error {
-	if err := l.forward(l.begin(), remat.Forward, forwardNoGrad, times); err != nil {
-		return err
-	}
+// and appends how long each operation takes.
+func (l *lane) pass(times []unitTimes) {
+	e := l.begin()
+	l.forward(e, remat.Forward, forwardNoGrad, times)
+	e.Free()
 	zeroGrads(l.layers[l.from:l.to])
-	n, ahead := inFlight, inFlight // in every window, so that times of layers add up pass by pass
+	ops := []int{firstBackward, laterBackward} // in every window, so that times add up pass by pass
 	if l.Split {
-		n++
+		ops = append(ops, firstPart)
 	}
+	ahead := inFlight
 	if l.isTight || l.MicroBatches == 1 {
 		ahead = 1
 	}
 	var list []*segment.Execution
-	for k := range n {
-		for len(list) < min(n, k+ahead) {
-			e := l.begin()
-			if err := l.forward(e, remat.ForwardSave, forward, times); err != nil {
-				return err
-			}
-			list = append(list, e)
+	for k, op := range ops {
+		for len(list) < min(len(ops), k+ahead) {
+			list = append(list, l.begin())
+			l.forward(list[len(list)-1], remat.ForwardSave, forward, times)
 		}
-		op := laterBackward
-		if k == 0 {
-			op = firstBackward
-		} else if k == inFlight {
-			op = firstPart
-		}
-		if err := l.back(list[k], op, times); err != nil {
-			return err
-		}
+		l.back(list[k], op, times)
 	}
-	return nil
 }
 
-// forward runs the forwards of a micro-batch. It frees the execution if they have no gradients.
-func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) error {
+// forward runs the forwards of a micro-batch.
+func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) {
 	for i := l.from; i < l.to; i++ {
-		took, err := l.run(e, kind, i)
-		if err != nil {
-			return err
-		}
-		times[i][op] = append(times[i][op], took)
+		l.run(e, kind, i, &times[i][op])
 	}
-	if kind == remat.Forward {
-		e.Free()
-	}
-	return nil
 }
 
 // back runs the backwards of a micro-batch. If they are in two parts, all first parts come before the
 // second ones.
-func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
-	l.giveOnes(e)
+func (l *lane) back(e *segment.Execution, op int, times []unitTimes) {
+	l.giveOnes(e, e, l.from, l.to)
 	e.Defer = op == firstPart
 	var deferred []int
 	for i := l.to - 1; i >= l.from; i-- {
-		hasBackward, n := requiresGrad(e.Saved(i)), e.Deferred()
-		took, err := l.run(e, remat.Backward, i)
-		if err != nil {
-			return err
+		into, n := &times[i][op], e.Deferred()
+		if !requiresGrad(e.Saved(i)) { // nothing goes back
+			*into, into = append(*into, 0), new(timed)
 		}
-		if !hasBackward {
-			took = 0
-		}
-		times[i][op] = append(times[i][op], took)
+		l.run(e, remat.Backward, i, into)
 		if e.Deferred() > n {
 			deferred = append(deferred, i)
 		} else if e.Defer {
@@ -192,13 +153,9 @@ func (l *lane) back(e *segment.Execution, op int, times []unitTimes) error {
 	}
 	for _, i := range deferred {
 		l.at = i
-		mark := l.c.Mark()
-		took := l.read(func() { e.Weight(l.c) }).took
-		l.c.Release(mark)
-		times[i][secondPart] = append(times[i][secondPart], took)
+		l.time(l.c, &times[i][secondPart], func() { e.Weight(l.c) })
 	}
 	e.Free()
-	return nil
 }
 
 func requiresGrad(xs, skips []*torch.Tensor) bool {
@@ -207,47 +164,33 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 	})
 }
 
-// scaleToPasses scales the times of layers so that they add up to the time of whole passes. In no pass
-// is every layer as quick as in its best quarter.
+// scaleToPasses scales the times of a window's layers so that they add up to the time of whole passes.
+// In no pass is every layer as quick as in its best quarter.
 func scaleToPasses(layers []unitTimes) {
 	for op := range operations {
-		list := timesOf(layers, op)
-		all := typicalSum(list)
-		if all <= 0 {
-			continue
-		}
-		passes := make(timed, len(slices.MinFunc(list, func(a, b timed) int { return len(a) - len(b) })))
-		for _, t := range list {
-			for k := range passes { // other windows may have had more passes
-				passes[k] += t[k]
+		passes := make(timed, len(layers[0][op]))
+		for _, t := range layers {
+			for k, took := range t[op] {
+				passes[k] += took
 			}
 		}
-		by := passes.typical().Seconds() / all.Seconds()
-		for _, t := range list {
-			for k := range t {
-				t[k] = time.Duration(float64(t[k]) * by)
+		if all := micros(layers, op); all > 0 {
+			by := passes.micros() / all
+			for _, t := range layers {
+				for k := range t[op] {
+					t[op][k] = time.Duration(float64(t[op][k]) * by)
+				}
 			}
 		}
 	}
-}
-
-func timesOf(layers []unitTimes, op int) (list []timed) {
-	for _, t := range layers {
-		list = append(list, t[op])
-	}
-	return list
-}
-
-func typicalSum(list []timed) (all time.Duration) {
-	for _, t := range list {
-		all += t.typical()
-	}
-	return all
 }
 
 // micros returns the microseconds of an operation on several layers.
-func micros(layers []unitTimes, op int) float64 {
-	return float64(typicalSum(timesOf(layers, op))) / float64(time.Microsecond)
+func micros(layers []unitTimes, op int) (all float64) {
+	for _, t := range layers {
+		all += t[op].micros()
+	}
+	return all
 }
 
 // begin begins an execution of layers that have run before at the window's first layer.
@@ -264,39 +207,39 @@ func (l *lane) begin() *segment.Execution {
 	return e
 }
 
-// giveOnes gives an execution ones as the gradients of the window's output: of the tuple, of each pop
-// of a skip, and of parameters that later layers use, too.
-func (l *lane) giveOnes(e *segment.Execution) {
-	given, stashed := e.Saved(l.to - 1)
-	detached, passing := e.Take(l.to)
+// giveOnes gives an execution ones as the gradients at a boundary: of the tuple, of each pop of a skip,
+// and of parameters that later units use, too. e has run the units before the boundary from unit first.
+func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
+	given, stashed := e.Saved(boundary - 1)
+	detached, passing := e.Take(boundary)
 	defer torch.FreeAll(detached)
 	defer torch.FreeAll(passing)
 	ones := func(t *torch.Tensor) *torch.Tensor {
 		if t == nil || !t.DType().IsFloat() {
 			return nil
 		}
-		return l.c.Keep(l.c.OnesLike(t))
+		return p.c.Keep(p.c.OnesLike(t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	e.GiveGrads(l.to, xs, skips) // before they are made, so that a failure frees them
+	to.GiveGrads(boundary, xs, skips) // before they are made, so that a failure frees them
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
 		}
 	}
-	for i, pops := range l.s.Crossing(l.to) {
+	for i, c := range p.s.Crossing(boundary) {
 		t := stashed[i]
 		if t == nil && i < len(passing) {
 			t = passing[i]
 		}
-		for range pops {
+		for range c.Pops {
 			skips[i] = append(skips[i], ones(t))
 		}
 	}
-	for _, k := range l.s.Tied(l.to) {
-		for i := l.from; i < l.to; i++ {
-			if l.s.Uses(i, k) {
-				e.GiveTie(k, ones(l.s.TieTensor(k)))
+	for _, k := range p.s.Tied(boundary) {
+		for i := first; i < boundary; i++ {
+			if slices.Contains(p.s.Uses(i), k) {
+				to.GiveTie(k, ones(p.s.TieTensor(k)))
 				break
 			}
 		}

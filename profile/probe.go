@@ -26,13 +26,13 @@ type prober struct {
 	overwrote []bool // by layer: it overwrites its input
 	overwrite bool   // see segment.Config
 
-	queueing bool     // see queues
-	queue    []queued // the runs of the pass so far
+	spent    time.Duration // in timed runs
+	queueing bool          // see queues
+	queue    []queued      // the runs of the pass so far
 
-	drops      []func()                  // free memory after a unit
-	executions []*segment.Execution      // of the unit; failed ones still hold tensors
-	deferred   *nn.Deferred              // statistics that first forwards gather
-	copies     map[*torch.Tensor]*copied // by value
+	undo     []func()                        // see reset
+	deferred *nn.Deferred                    // statistics that first forwards gather
+	copies   map[*torch.Tensor]*torch.Tensor // of parameters
 
 	progress
 	isLean bool           // it holds as little as possible
@@ -42,7 +42,7 @@ type prober struct {
 
 func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, routes []nn.SkipRoute) *prober {
 	p := &prober{Config: config, ctx: ctx, layers: layers, model: len(layers), routes: routes,
-		copies: map[*torch.Tensor]*copied{}}
+		copies: map[*torch.Tensor]*torch.Tensor{}}
 	p.progress = progress{report: config.Progress, layers: len(layers)}
 	p.c = torch.NewCtx(torch.Options{Device: config.Device, Threads: config.Threads})
 	p.peer = torch.NewCtx(torch.Options{Device: config.Peer, Threads: config.Threads})
@@ -50,6 +50,14 @@ func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, route
 		p.layers = append(slices.Clone(layers), nn.LossLayer())
 	}
 	return p
+}
+
+// cut cuts the first layers into units.
+func (p *prober) cut(units []int) {
+	var err error
+	p.s, err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, Last: sum(units), Units: units,
+		InputGrad: p.InputGrad, Overwrite: p.overwrite})
+	check(err)
 }
 
 func (p *prober) live() int64 { return p.Device.Memory().Live }
@@ -64,33 +72,31 @@ func (p *prober) context(c *torch.Ctx, run segment.Run) *nn.Ctx {
 	return nn.NewCtx(c, cfg)
 }
 
-// reading is the bytes and the time of an operation.
+// reading is the bytes of an operation.
 type reading struct {
 	peak  int64 // the most live bytes, less those before
 	delta int64 // the live bytes afterwards, less those before
-	took  time.Duration
 }
 
-func (p *prober) do(e *segment.Execution, op remat.Op) (r reading) {
+func (p *prober) do(e *segment.Execution, op remat.Op) reading {
 	defer p.c.SetAutocast(p.c.SetAutocast(p.Autocast))
 	return p.read(func() { e.Do(p.c, op) })
 }
 
 // read reads the account before and after a function.
-func (p *prober) read(do func()) (r reading) {
+func (p *prober) read(do func()) reading {
 	before := p.live()
 	p.Device.ResetPeak()
-	r.took = p.took(p.c, do)
+	do()
 	m := p.Device.Memory()
-	r.peak, r.delta = m.Peak-before, m.Live-before
-	return r
+	return reading{m.Peak - before, m.Live - before}
 }
 
-// execution begins an execution. dropHeld frees it.
+// execution begins an execution. reset frees it.
 func (p *prober) execution() *segment.Execution {
 	e := &segment.Execution{}
 	e.Begin(p.s, p.context)
-	p.executions = append(p.executions, e)
+	p.undo = append(p.undo, e.Free)
 	return e
 }
 
@@ -98,38 +104,16 @@ func (p *prober) execution() *segment.Execution {
 // unit has run before.
 func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	e := p.execution()
-	e.Send(unit, p.arrival(unit, input{p.shared(in.xs), p.shared(in.skips)}))
+	in = in.mapped(p.handle)
+	e.Send(unit, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	if again {
 		e.Again(unit)
 	}
 	return e
 }
 
-// arrival is the input of a unit, which then owns the tensors.
-func (p *prober) arrival(unit int, in input) segment.Arrival {
-	a := segment.Arrival{Tensors: in.xs, Skips: in.skips}
-	if unit == 0 {
-		a.Wants, a.WantsSkips = p.wants(in.xs), p.wants(in.skips)
-	}
-	return a
-}
-
-// dropHeld frees what a unit still holds.
-func (p *prober) dropHeld() {
-	for _, e := range p.executions {
-		e.Free()
-	}
-	p.executions = nil
-	for _, drop := range p.drops {
-		drop()
-	}
-	p.drops = nil
-}
-
-// shared returns further handles on tensors, which the caller owns.
-func (p *prober) shared(list []*torch.Tensor) []*torch.Tensor {
-	return mapped(list, func(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) })
-}
+// handle returns another handle on a tensor, which the caller owns.
+func (p *prober) handle(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) }
 
 // mapped applies f to each tensor, once if it occurs twice.
 func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torch.Tensor {
@@ -144,23 +128,11 @@ func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torc
 	return out
 }
 
-func (p *prober) sampleInput(sample []*torch.Tensor) (in input, err error) {
-	err = attempt(theSample, func() error {
-		for _, x := range sample {
-			in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
-		}
-		return nil
-	})
-	return in, err
-}
-
-// wants says which elements of the model's input need a gradient.
-func (p *prober) wants(xs []*torch.Tensor) []bool {
-	out := make([]bool, len(xs))
-	for i, x := range xs {
-		out[i] = p.InputGrad && x != nil && x.DType().IsFloat()
+func (p *prober) sampleInput(sample []*torch.Tensor) (in input) {
+	for _, x := range sample {
+		in.xs = append(in.xs, p.c.Keep(p.c.Detach(x)))
 	}
-	return out
+	return in
 }
 
 func (p *prober) close() {

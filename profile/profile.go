@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"penstock.example/internal/arg"
@@ -103,16 +104,25 @@ type Profile struct {
 func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ...*torch.Tensor) (
 	Profile, error) {
 	out := &Profile{}
-	err := withProber(ctx, model, config, sample, func(p *prober) error {
+	err := withProber(ctx, model, config, sample, func(p *prober) {
 		key, limit := p.settingsKey(sample), p.Device.Memory().Limit
+		if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
+			out.looked = p.Known.looked
+		}
 		err := out.measure(p, key, sample)
-		if p.isFull(err) && p.LiftLimit {
-			p.Device.SetLimit(0)
-			defer p.Device.SetLimit(limit)
+		if p.isFull(err) {
 			p.isLean = true
 			err = out.measure(p, key, sample)
 		}
-		return err
+		if p.isFull(err) && p.LiftLimit {
+			p.Device.SetLimit(math.MaxInt64)
+			defer p.Device.SetLimit(limit)
+			err = out.measure(p, key, sample)
+		}
+		check(err)
+		out.view(p.layers[:p.model])
+		p.begin(1)
+		p.tell(1)
 	})
 	if err != nil {
 		return Profile{}, err
@@ -122,7 +132,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 
 // withProber checks the settings and runs f, on a thread of its own.
 func withProber(ctx context.Context, model *nn.Sequential, config Config, sample []*torch.Tensor,
-	f func(p *prober) error) error {
+	f func(p *prober)) error {
 	layers := model.Layers()
 	config, err := config.resolved(layers, sample)
 	if err != nil {
@@ -137,43 +147,31 @@ func withProber(ctx context.Context, model *nn.Sequential, config Config, sample
 	return onThread(config.Threads, func() error {
 		p := newProber(ctx, config, layers, routes)
 		defer p.close()
-		return f(p)
+		return attempt(theSample, func() { f(p) })
 	})
 }
 
-func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) (err error) {
-	if p.Balance != nil {
-		p.all = sweepingForward + sweepingBackward
-	}
-	if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
-		out.looked = p.Known.looked
-	} else {
-		p.all += looking
-		p.begin(looking)
-		if out.looked, err = p.lookEach(key, sample); err != nil {
-			return err
+// measure measures what is not known yet.
+func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) error {
+	return attempt(theSample, func() {
+		defer p.c.Close()
+		if p.to = 0; out.looked == nil {
+			if p.begin(1); p.Balance != nil {
+				p.to = 0.6
+			}
+			out.looked = p.look(key, sample)
 		}
-	}
-	out.view(p.layers[:p.model], p.routes)
-	if p.Balance != nil {
-		if out.Chains, err = p.chains(out.looked, sample); err != nil {
-			return err
+		if p.Balance == nil {
+			return
 		}
-		if p.Fewer != nil {
+		if out.Chains = p.chains(out.looked, sample); p.Fewer != nil {
 			defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 			p.Target = p.FewerTarget
-			fewer, err := p.chains(out.looked, p.Fewer)
-			if err != nil {
-				return err
-			}
-			for i := range fewer {
-				out.Chains[i].Fewer = &fewer[i]
+			for i, c := range p.chains(out.looked, p.Fewer) {
+				out.Chains[i].Fewer = &c
 			}
 		}
-	}
-	p.current = p.all
-	p.tell(1)
-	return nil
+	})
 }
 
 // settingsKey is the same for measurements with the same layers and times. Losses of one type take

@@ -158,7 +158,12 @@ func TestMeasuringUnderALimit(t *testing.T) {
 		t.Errorf("under a limit of a byte: %v", err)
 	}
 	config.LiftLimit = true
-	measured(t, model, config, x)
+	for n := range int64(10) { // whatever did not fit, each layer is there once
+		d.SetLimit(1 + n*256*16*4)
+		if p := measured(t, model, config, x); len(p.Layers) != 40 || p.Input != 256*16*4 {
+			t.Errorf("under %d inputs there are %d layers, and an input of %d bytes", n, len(p.Layers), p.Input)
+		}
+	}
 	config.LiftLimit, seen = false, nil
 	d.SetLimit(12 * 256 * 16 * 4)
 	measured(t, model, config, x)

@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
@@ -35,11 +36,11 @@ func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 			held[id], lent = true, lent+bytes
 			t = w.c.Share(t)
 		}
-		w.drops = append(w.drops, w.c.Keep(t).Free)
+		w.undo = append(w.undo, w.c.Keep(t).Free)
 		return t
 	}
-	in := w.held[i]
-	e.Send(i, w.arrival(i, input{mapped(in.xs, own), mapped(in.skips, own)}))
+	in := w.held[i].mapped(own)
+	e.Send(i, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	clear(copies)

@@ -15,10 +15,9 @@ import (
 // share. Stages get copies, as on another device.
 type sweep struct {
 	*prober
-	units     []unit
-	stages    []*stage
-	crossings []crossing
-	tuples    []int // by boundary: elements of the tuple
+	units  []unit
+	stages []*stage
+	tuples []int // by boundary: elements of the tuple
 
 	in, next input
 	held     map[int]input // by unit: kept inputs; the others are computed again from them
@@ -35,15 +34,10 @@ type stage struct {
 	ties        []int     // of the segment, in the order of their first use in the stage
 }
 
-// crossing is a skip between units.
-type crossing struct {
-	stash int   // the unit that stashes it
-	pops  []int // later units that pop it, once for each pop
-}
-
 // unit is a unit with its measurements.
 type unit struct {
 	name     string
+	layer    int // the first
 	list     []nn.NamedLayer
 	bytes    remat.UnitBytes
 	saved    int64                 // left by a forward with gradients, output included
@@ -55,6 +49,10 @@ type unit struct {
 // input is the input of a unit. It owns its tensors.
 type input struct{ xs, skips []*torch.Tensor }
 
+func (b input) mapped(f func(x *torch.Tensor) *torch.Tensor) input {
+	return input{mapped(b.xs, f), mapped(b.skips, f)}
+}
+
 func (b *input) free() {
 	torch.FreeAll(b.xs)
 	torch.FreeAll(b.skips)
@@ -62,65 +60,41 @@ func (b *input) free() {
 }
 
 // newSweep cuts the model. units is the number of layers in each unit, by stage.
-func (p *prober) newSweep(units [][]int) (w *sweep, err error) {
-	w = &sweep{prober: p, held: map[int]input{}}
-	counts := slices.Concat(units...)
-	if p.s, err = p.segment(counts); err != nil {
-		return nil, err
-	}
-	var unitOf []int // by layer
-	for i, n := range counts {
-		list := p.layers[len(unitOf) : len(unitOf)+n]
-		name := list[0].Name
-		if n > 1 {
-			name += ".." + list[n-1].Name
-		}
-		w.units = append(w.units, unit{name: name, list: list})
-		unitOf = append(unitOf, slices.Repeat([]int{i}, n)...)
-	}
-	for _, r := range p.routes {
-		c := crossing{stash: unitOf[r.Stash]}
-		for _, layer := range r.Pops {
-			if unitOf[layer] > c.stash {
-				c.pops = append(c.pops, unitOf[layer])
-			}
-		}
-		w.crossings = append(w.crossings, c)
-	}
-	ties := map[*nn.Param]int{}
-	first, layer := 0, 0
+func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) *sweep {
+	w := &sweep{prober: p, held: map[int]input{}}
+	p.cut(slices.Concat(units...))
+	layer := 0
 	for _, counts := range units {
-		n := len(counts)
-		st := &stage{first: first, last: first + n}
+		st := &stage{first: len(w.units), last: len(w.units) + len(counts)}
 		for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
-			b.At = make([][]int, n+1)
+			b.At = make([][]int, len(counts)+1)
 		}
-		for _, l := range p.layers[layer : layer+sum(counts)] {
-			for _, q := range nn.Shared(l.Layer) {
-				k, known := ties[q.Owner()]
-				if !known {
-					k = len(ties) // as segments number them
-					ties[q.Owner()] = k
-				}
+		for _, n := range counts {
+			for _, k := range p.s.Uses(len(w.units)) {
 				if !slices.Contains(st.ties, k) {
 					st.ties = append(st.ties, k)
 				}
 			}
+			u := unit{layer: layer, list: p.layers[layer : layer+n], name: p.layers[layer].Name}
+			if layer += n; n > 1 {
+				u.name += ".." + u.list[n-1].Name
+			}
+			w.units = append(w.units, u)
 		}
-		layer += sum(counts)
-		w.stages, first = append(w.stages, st), first+n
+		w.stages = append(w.stages, st)
 	}
-	w.tuples = make([]int, len(counts)+1)
+	w.tuples = make([]int, len(w.units)+1)
 	for k := range w.back {
 		w.back[k].Begin(p.s, p.context)
 	}
-	return w, nil
+	w.in = p.sampleInput(sample)
+	return w
 }
 
 func (w *sweep) free() {
 	w.in.free()
 	w.next.free()
-	w.dropHeld()
+	w.reset()
 	for _, in := range w.held {
 		in.free()
 	}
@@ -140,38 +114,32 @@ func (w *sweep) stageOf(unit int) int {
 	return slices.IndexFunc(w.stages, func(st *stage) bool { return unit < st.last })
 }
 
-// attempt runs f with the layers of a unit ready to run, and makes its panic the error of the unit.
-func (w *sweep) attempt(i int, f func()) error {
-	return attempt(w.units[i].name, func() error {
-		defer w.c.Close()
-		defer w.dropHeld()
+// run runs f with the layers of a unit ready to run. Its panics are failures of the unit.
+func (w *sweep) run(i int, f func()) {
+	check(attempt(func() string { return w.units[i].name }, func() {
+		defer w.reset()
 		for _, l := range w.units[i].list {
-			defer w.ready(l)()
+			w.ready(l)
 		}
 		f()
-		return w.ctx.Err()
-	})
+	}))
+	check(w.ctx.Err())
 }
 
 // forwards measures the forwards of all units, from the model's input.
-func (w *sweep) forwards() error {
-	layer := 0
+func (w *sweep) forwards() {
 	for number, st := range w.stages {
 		for i := st.first; i < st.last; i++ {
-			w.tell(float64(layer) / float64(len(w.layers)))
-			err := w.attempt(i, func() {
+			w.tell(float64(i) / float64(len(w.units)))
+			w.run(i, func() {
 				if w.tuples[i] = len(w.in.xs); i == st.first {
 					w.enter(st, number)
 				}
 				w.forward(st, i)
 			})
-			if err != nil {
-				return err
-			}
-			layer += len(w.units[i].list)
 		}
 	}
-	return nil
+	w.in.free()
 }
 
 // enter begins a stage: its input is a copy of the output of the stage before.
@@ -185,16 +153,21 @@ func (w *sweep) enter(st *stage, number int) {
 			w.replace(w.in.skips[place : place+1])
 		}
 	}
-	st.values.note(0, nil, n.values(w.in))
-	w.held[st.first] = input{w.shared(w.in.xs), w.shared(w.in.skips)}
+	st.values.note(0, n.values(w.in), nil)
+	w.held[st.first] = w.in.mapped(w.handle)
 }
 
 // replace replaces tensors by copies, as another device gets them.
 func (w *sweep) replace(list []*torch.Tensor) {
-	copies := mapped(list, w.c.CopyHere)
-	mapped(copies, w.c.Keep) // after all copies, as one that fails would leave the others
+	copies := w.copied(list)
 	torch.FreeAll(list)
 	copy(list, copies)
+}
+
+func (p *prober) copied(list []*torch.Tensor) []*torch.Tensor {
+	copies := mapped(list, p.c.CopyHere)
+	mapped(copies, p.c.Keep) // after all copies, as one that fails would leave the others
+	return copies
 }
 
 // forward measures the forwards of a unit, and makes its output the next input. After the last unit it
@@ -203,8 +176,11 @@ func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
 	u.bytes.Save = w.runs(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
 		u.saved, u.isFrozen = again.delta, !requiresGrad(e.Saved(i))
-		if xs, _ := e.Saved(i); i == len(w.units)-1 {
-			w.giveOnes(xs)
+		for _, kind := range kinds {
+			if i == len(w.units)-1 {
+				w.giveOnes(&w.back[kind], e, 0, i+1)
+				engine.Hollow(w.gradients(kind, i+1).all())
+			}
 		}
 	})
 	u.bytes.Keep = w.runs(i, remat.ForwardKeep, func(e *segment.Execution, first, again reading) {
@@ -214,21 +190,7 @@ func (w *sweep) forward(st *stage, i int) {
 			u.commit = w.read(func() { w.deferred.Commit(nn.NewCtx(w.c, nn.Config{})) }).peak
 		}
 	})
-	known := map[uintptr]int{}
-	at := i - st.first
-	for k, t := range w.elements(st, i).values(w.in) {
-		if t != nil {
-			id, _ := t.Storage()
-			known[id] = st.values.At[at][k]
-		}
-	}
-	for _, s := range state(u.list) {
-		if s.Exists() {
-			id, _ := s.Tensor().Storage()
-			known[id] = -1
-		}
-	}
-	st.values.note(at+1, known, w.elements(st, i+1).values(w.next))
+	st.values.note(i+1-st.first, w.elements(st, i+1).values(w.next), w.weights(u.list))
 	w.in.free()
 	w.in, w.next = w.next, input{}
 }
@@ -259,91 +221,50 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 	return peaks
 }
 
-// giveOnes gives the model's output gradients, with the layout of ones.
-func (w *sweep) giveOnes(ys []*torch.Tensor) {
-	for _, kind := range kinds {
-		xs := make([]*torch.Tensor, len(ys))
-		w.back[kind].GiveGrads(len(w.units), xs, nil)
-		for k, y := range ys {
-			if y != nil && y.RequiresGrad() && !slices.Contains(ys[:k], y) {
-				xs[k] = w.c.Keep(w.c.OnesLike(y))
-			}
-		}
-		engine.Hollow(xs)
-	}
-}
-
 // backwards measures the backwards of all units.
-func (w *sweep) backwards() error {
+func (w *sweep) backwards() {
 	for number, st := range slices.Backward(w.stages) {
 		for _, kind := range kinds {
 			list := w.gradients(kind, st.last).list(w.elements(st, st.last))
-			st.grads[kind].note(st.last-st.first, nil, list)
+			st.grads[kind].note(st.last-st.first, list, nil)
 		}
-		if err := w.descend(st, st.first, st.last); err != nil {
-			return err
-		}
-		if number > 0 {
-			if err := w.attempt(st.first, func() { w.depart(st, number) }); err != nil {
-				return err
-			}
+		if w.descend(st, st.first, st.last); number > 0 {
+			w.run(st.first, func() { w.depart(st, number) })
 		}
 	}
-	return nil
 }
 
 // descend measures the backwards of units from <= i < to, the last first. The input of unit from is
 // kept. descend keeps the middle unit's input for the upper half: n units have log2(n) kept inputs,
 // and a unit runs forward log2(n)/2 times. If little may be held, each input is computed from the
 // first.
-func (w *sweep) descend(st *stage, from, to int) error {
+func (w *sweep) descend(st *stage, from, to int) {
 	if to-from == 1 {
-		return w.backward(st, from)
+		w.backward(st, from)
+		return
 	}
 	middle := (from + to) / 2
 	if w.isLean {
 		middle = to - 1
 	}
-	if err := w.inputOf(from, middle); err != nil {
-		return err
-	}
-	if err := w.descend(st, middle, to); err != nil {
-		return err
-	}
-	return w.descend(st, from, middle)
-}
-
-// inputOf computes a unit's input from the last kept one before it, that of unit from or later, and
-// keeps it.
-func (w *sweep) inputOf(from, unit int) error {
-	for i := from + 1; i <= unit; i++ {
-		if _, held := w.held[i]; held {
-			from = i
-		}
-	}
-	if from == unit {
-		return nil
-	}
-	w.in = input{w.shared(w.held[from].xs), w.shared(w.held[from].skips)}
-	for i := from; i < unit; i++ {
-		err := w.attempt(i, func() {
+	w.in = w.held[from].mapped(w.handle)
+	for i := from; i < middle; i++ {
+		w.run(i, func() {
 			e := w.execute(i, w.in, true)
 			w.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 			w.in.free()
 			w.in.xs, w.in.skips = e.Take(i + 1)
 		})
-		if err != nil {
-			return err
-		}
 	}
-	w.held[unit], w.in = w.in, input{}
-	return nil
+	w.held[middle], w.in = w.in, input{}
+	w.descend(st, middle, to)
+	w.descend(st, from, middle)
 }
 
 // backward measures the backwards of a unit.
-func (w *sweep) backward(st *stage, i int) error {
+func (w *sweep) backward(st *stage, i int) {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
-	err := w.attempt(i, func() {
+	w.run(i, func() {
 		for _, kind := range kinds {
 			engine.Refill(w.c, w.gradients(kind, i+1).all())
 			w.backwardOf(st, i, kind)
@@ -353,12 +274,11 @@ func (w *sweep) backward(st *stage, i int) error {
 	in := w.held[i]
 	in.free()
 	delete(w.held, i)
-	return err
 }
 
 // backwardOf measures a unit's backwards of a kind, and leaves the gradients of its input.
 func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
-	u, at, b := &w.units[i], i-st.first, &st.grads[kind]
+	u := &w.units[i]
 	var zeroed []nn.NamedLayer
 	if kind == remat.Makes {
 		zeroed = u.list
@@ -367,35 +287,20 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		u.backs[kind+remat.MakesLater] = w.split(i, kind)
 		zeroGrads(zeroed)
 	}
-	known := map[uintptr]int{}
-	for k, t := range w.gradients(kind, i+1).list(w.elements(st, i+1)) {
+	// The backward frees its gradients. No new memory gets their identity until the unit is measured.
+	for _, t := range w.gradients(kind, i+1).all() {
 		if t != nil {
-			known[w.hold(t)] = b.At[at+1][k]
+			w.undo = append(w.undo, engine.HoldStorage(t))
 		}
 	}
 	before, e := gradBytes(u.list), &w.back[kind]
-	e.Send(i, w.arrival(i, input{w.shared(w.held[i].xs), w.shared(w.held[i].skips)}))
+	in := w.held[i].mapped(w.handle)
+	e.Send(i, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak
 	u.backs[kind] = remat.UnitBackward{Peak: peak, Weights: gradBytes(u.list) - before}
-	for _, s := range state(u.list) {
-		if s.Trainable() && s.Tensor().HasGrad() {
-			id, _ := w.c.GradOf(s.Tensor()).Storage()
-			if _, isInput := known[id]; !isInput {
-				known[id] = -1
-			}
-		}
-	}
-	b.note(at, known, w.gradients(kind, i).list(w.elements(st, i)))
-}
-
-// hold returns the storage of a gradient. The backward frees the gradient, but no new memory gets this
-// identity until the unit is measured.
-func (w *sweep) hold(t *torch.Tensor) uintptr {
-	id, _, drop := engine.HoldStorage(t)
-	w.drops = append(w.drops, drop)
-	return id
+	st.grads[kind].note(i-st.first, w.gradients(kind, i).list(w.elements(st, i)), w.weights(u.list))
 }
 
 // depart replaces the gradients of a stage's input by copies, as other devices get them.
@@ -418,10 +323,8 @@ func (w *sweep) depart(st *stage, number int) {
 				user--
 			}
 			if w.areApart(user, number) {
-				one := []*torch.Tensor{g.ties[k]}
-				w.replace(one)
-				w.back[kind].GiveTie(k, one[0])
-				g.ties[k] = one[0]
+				w.replace(g.ties[k : k+1])
+				w.back[kind].GiveTie(k, g.ties[k])
 			}
 		}
 		engine.Hollow(g.all())

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"penstock.example/internal/arg"
 	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/remat"
@@ -28,14 +27,14 @@ type ThreadTimes struct {
 	Rounds  [][]time.Duration // of all layers, by round and by index of Threads
 }
 
-// Faster returns how many times as fast Threads[i] was as Threads[j] in each round, in ascending
-// order.
-func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
+// Faster returns how many times as fast Threads[i] was as Threads[j]: the median of the rounds.
+func (t ThreadTimes) Faster(i, j int) float64 {
+	var ratios []float64
 	for _, times := range t.Rounds {
 		ratios = append(ratios, times[j].Seconds()/max(times[i], 1).Seconds())
 	}
 	slices.Sort(ratios)
-	return ratios
+	return ratios[len(ratios)/2]
 }
 
 // Threads times forward and backward of a model's layers with several numbers of threads, as [Measure]
@@ -44,11 +43,6 @@ func (t ThreadTimes) Faster(i, j int) (ratios []float64) {
 // Balance are ignored.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
-	for _, n := range counts {
-		if err := arg.Between("profile", "Threads", n, 1, system.MaxThreads); err != nil {
-			return ThreadTimes{}, err
-		}
-	}
 	if begin := time.Now(); config.Clock == nil {
 		config.Clock = func() time.Duration { return time.Since(begin) }
 	}
@@ -57,52 +51,40 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 	for range rounds {
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
 	}
-	err := withProber(ctx, model, config, sample, func(p *prober) (err error) {
+	err := withProber(ctx, model, config, sample, func(p *prober) {
 		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // any layer may
-		if p.s, err = p.segment(slices.Repeat([]int{1}, len(p.layers))); err != nil {
-			return err
-		}
-		p.all, p.current = 1, 1
-		in, err := p.sampleInput(sample)
-		end := p.Clock() + threadsTime
-		for at := 0; err == nil && at < len(p.layers) && (at == 0 || p.Clock() < end); {
+		p.cut(slices.Repeat([]int{1}, len(p.layers)))
+		p.begin(1)
+		in, end := p.sampleInput(sample), p.Clock()+threadsTime
+		defer func() { in.free() }()
+		for at := 0; at < len(p.layers) && (at == 0 || p.Clock() < end); {
 			l := &lane{prober: p, window: window{from: at, to: at}, ctx: ctx, in: in}
 			var next input
-			if err = l.attempt(func() error { return l.rounds(&t) }); err == nil {
-				next, err = l.output()
-			}
-			l.end()
+			err := l.attempt(func() { l.grow(); l.rounds(&t); next = l.output() })
+			l.reset()
+			check(err)
 			in.free()
 			in, at = next, l.to
 		}
-		in.free()
-		return err
 	})
 	return t, err
 }
 
 // grow adds layers to the window until their memory or their forward's time is too large.
-func (l *lane) grow() error {
+func (l *lane) grow() {
 	l.c.SetThreads(1)
 	e, limit, begin := l.begin(), l.live()+l.windowLimit(), l.Clock()
 	for l.to < len(l.layers) && (l.to == l.from || l.live() < limit && l.Clock()-begin < forwardTime) {
-		i := l.to
-		l.at, l.to = i, i+1
-		l.undo = append(l.undo, l.ready(l.layers[i]))
-		e.Again(i)
-		if _, err := l.run(e, remat.ForwardSave, i); err != nil {
-			return err
-		}
+		l.at, l.to = l.to, l.to+1
+		l.ready(l.layers[l.at])
+		e.Again(l.at)
+		l.run(e, remat.ForwardSave, l.at, new(timed))
 	}
 	e.Free()
-	return nil
 }
 
 // rounds times the window in rounds.
-func (l *lane) rounds(t *ThreadTimes) error {
-	if err := l.grow(); err != nil {
-		return err
-	}
+func (l *lane) rounds(t *ThreadTimes) {
 	for k := range t.Rounds {
 		l.tell((float64(l.from) + float64((l.to-l.from)*k)/rounds) / float64(len(l.layers)))
 		for j := range t.Threads {
@@ -113,19 +95,14 @@ func (l *lane) rounds(t *ThreadTimes) error {
 			var times timed
 			for begin := l.Clock(); len(times) < 2 || len(times) < mostPasses && l.Clock()-begin < turn; {
 				before, e, into := l.spent, l.begin(), make([]unitTimes, len(l.layers))
-				err := l.forward(e, remat.ForwardSave, forward, into)
-				if err == nil {
-					err = l.back(e, laterBackward, into)
-				}
-				if err != nil {
-					return err
-				}
+				l.forward(e, remat.ForwardSave, forward, into)
+				l.back(e, laterBackward, into)
 				times = append(times, l.spent-before)
 			}
-			t.Rounds[k][j] += times[1:].median() // in the first pass threads are woken, or made
+			// in the first pass threads are woken, or made
+			t.Rounds[k][j] += time.Duration(1000 * times[1:].median())
 		}
 	}
-	return nil
 }
 
 // onThread runs f on an OS thread of its own if operators use several threads, which then end with f.

@@ -33,37 +33,33 @@ func (t Timing) Useless() bool { return t.Spread >= 1 }
 // timed is how long each run of one operation took.
 type timed []time.Duration
 
-// typical is the 25th percentile, which counts. Most runs may be disturbed without changing it. Sums
-// of the least were 4 to 8 % below the quickest steps on a machine with other work.
-func (t timed) typical() time.Duration { return t.quantile(0.25) }
+// micros is the 25th percentile in microseconds, which counts. Most runs may be disturbed without
+// changing it. Sums of the least were 4 to 8 % below the quickest steps on a machine with other work.
+func (t timed) micros() float64 { return t.quantile(0.25) }
 
-func (t timed) median() time.Duration { return t.quantile(0.5) }
+func (t timed) median() float64 { return t.quantile(0.5) }
 
 // quantile interpolates between runs, so that their number does not matter; 0 of no runs.
-func (t timed) quantile(part float64) time.Duration {
+func (t timed) quantile(part float64) float64 {
 	if len(t) == 0 {
 		return 0
 	}
 	list := slices.Sorted(slices.Values(t))
 	at := part * float64(len(list)-1)
 	k := int(at)
-	out := list[k]
-	if k+1 < len(list) {
-		out += time.Duration((at - float64(k)) * float64(list[k+1]-out))
-	}
-	return out
+	next := list[min(k+1, len(list)-1)]
+	return (float64(list[k]) + (at-float64(k))*float64(next-list[k])) / float64(time.Microsecond)
 }
 
-// spread is Timing.Spread of several operations.
-func spread(list ...timed) float64 {
-	var typical, median time.Duration
-	for _, t := range list {
-		typical, median = typical+t.typical(), median+t.median()
+// spread is Timing.Spread of layers.
+func spread(layers []unitTimes) float64 {
+	var typical, median float64
+	for _, l := range layers {
+		for _, t := range l {
+			typical, median = typical+t.micros(), median+t.median()
+		}
 	}
-	if typical <= 0 {
-		return 0
-	}
-	return (median - typical).Seconds() / typical.Seconds()
+	return (median - typical) / max(typical, 1e-3) // microseconds
 }
 
 // queues reports whether the host queues all runs of a pass before it waits for them, as in a step on
@@ -71,64 +67,56 @@ func spread(list ...timed) float64 {
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.
-type queued struct{ start, end engine.Moment }
+type queued struct {
+	start, end engine.Moment
+	into       *timed
+}
 
-// took returns how long a run takes on a context's device; see Config.Clock. If a pass queues its
-// runs it returns the number of the run, from 1, which timedPass replaces.
-func (p *prober) took(on *torch.Ctx, do func()) time.Duration {
-	if p.queueing {
-		k := len(p.queue)
-		p.queue = append(p.queue, queued{start: engine.Now(on)})
-		do()
-		p.queue[k].end = engine.Now(on)
-		return time.Duration(k + 1)
-	}
+// time appends how long a run takes on a context's device; see Config.Clock. If a pass queues its runs,
+// timedPass appends it.
+func (p *prober) time(on *torch.Ctx, into *timed, do func()) {
+	defer on.Release(on.Mark())
 	clock := p.Clock
 	if clock == nil && p.Threads <= 1 && p.Device.Kind == torch.KindCPU {
 		clock = system.ThreadTime
 	}
-	if clock != nil {
+	if clock != nil && !p.queueing {
 		start := clock()
 		do()
-		return clock() - start
+		p.took(clock()-start, into)
+		return
 	}
-	start := engine.Now(on)
-	defer start.Free()
+	k := len(p.queue)
+	p.queue = append(p.queue, queued{start: engine.Now(on), into: into})
 	do()
-	end := engine.Now(on)
-	defer end.Free()
-	on.Synchronize()
-	return end.Since(start)
+	p.queue[k].end = engine.Now(on)
+	if !p.queueing {
+		p.endQueue(on)
+	}
+}
+
+func (p *prober) took(t time.Duration, into *timed) { *into, p.spent = append(*into, t), p.spent+t }
+
+// endQueue waits for all queued runs. If on is nil their times are dropped.
+func (p *prober) endQueue(on *torch.Ctx) {
+	if on != nil {
+		on.Synchronize()
+	}
+	for _, r := range p.queue {
+		if on != nil {
+			p.took(r.end.Since(r.start), r.into)
+		}
+		r.start.Free()
+		r.end.Free()
+	}
+	p.queue, p.queueing = p.queue[:0], false
 }
 
 // timedPass does a pass and returns how long its runs took together.
-func (l *lane) timedPass(times []unitTimes) (all time.Duration, err error) {
-	if l.queueing = queues(&l.Config); !l.queueing {
-		before := l.spent
-		err = l.pass(times)
-		return l.spent - before, err
-	}
-	defer func() {
-		for _, r := range l.queue {
-			r.start.Free()
-			r.end.Free()
-		}
-		l.queue, l.queueing = l.queue[:0], false
-	}()
-	if err := l.pass(times); err != nil {
-		return 0, err
-	}
-	l.c.Synchronize()
-	for _, ops := range times {
-		for _, runs := range ops {
-			for k, number := range runs {
-				if number > 0 {
-					r := l.queue[number-1]
-					runs[k] = r.end.Since(r.start)
-					all += runs[k]
-				}
-			}
-		}
-	}
-	return all, nil
+func (l *lane) timedPass(times []unitTimes) time.Duration {
+	before := l.spent
+	l.queueing = queues(&l.Config)
+	l.pass(times)
+	l.endQueue(l.c)
+	return l.spent - before
 }

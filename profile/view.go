@@ -1,53 +1,24 @@
 package profile
 
 import (
-	"cmp"
 	"slices"
 
+	"penstock.example/internal/segment"
 	"penstock.example/nn"
 	"penstock.example/plan"
 )
 
 // view derives the layers for package plan. A block counts for the layer that allocated it,
 // whichever layer saves it.
-func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
+func (p *Profile) view(layers []nn.NamedLayer) {
 	f := p.looked
-	last := func(r nn.SkipRoute) int { return r.Pops[len(r.Pops)-1] }
+	p.Timing = f.timing
 	for _, x := range f.at[0] {
 		p.Input += x.bytes
 	}
 	if f.copied > 0 {
-		p.SecondsPerByte = f.seconds / float64(f.copied) // large transfers count most
+		p.SecondsPerByte = f.micros / 1e6 / float64(f.copied) // large transfers count most
 	}
-	for k, r := range routes {
-		if last(r) == r.Stash {
-			continue
-		}
-		place := f.tuples[r.Stash+1]
-		for _, o := range routes[:k] {
-			if o.Stash <= r.Stash && r.Stash < last(o) {
-				place++
-			}
-		}
-		stashed := f.at[r.Stash+1][place]
-		s := plan.LayerSkip{From: r.Stash, Bytes: stashed.bytes, Leave: stashed.block.loose()}
-		if stashed.grad {
-			s.Gradient = stashed.bytes
-		}
-		for _, pop := range r.Pops {
-			if pop > r.Stash && !slices.Contains(s.To, pop) {
-				s.To = append(s.To, pop)
-			}
-		}
-		if b := stashed.block; b != nil && b.saver >= s.To[0] {
-			s.Enter = s.Bytes
-		}
-		p.Skips = append(p.Skips, s)
-	}
-	slices.SortStableFunc(p.Skips, func(a, b plan.LayerSkip) int {
-		return cmp.Or(a.From-b.From, a.To[len(a.To)-1]-b.To[len(b.To)-1])
-	})
-	var all []timed
 	for i, named := range layers {
 		out := f.tuple(i + 1)
 		l := plan.Layer{Name: named.Name, Saved: f.kept(i), Leave: loose(out, f.at[i+1][len(out):])}
@@ -62,15 +33,29 @@ func (p *Profile) view(layers []nn.NamedLayer, routes []nn.SkipRoute) {
 				l.Enter += in.bytes
 			}
 		}
-		if f.times != nil { // a later micro-batch's backward adds to gradients
-			t := f.times[i]
-			l.Forward, l.Backward = t[forward].typical().Seconds(), t[laterBackward].typical().Seconds()
-			all = append(all, t[forward], t[laterBackward])
-		}
+		// a later micro-batch's backward adds to gradients
+		l.Forward, l.Backward = f.times[i][forward].micros()/1e6, f.times[i][laterBackward].micros()/1e6
 		p.Layers = append(p.Layers, l)
+		for place, c := range f.skips[i] {
+			if c.Stash == i {
+				p.Skips = append(p.Skips, f.at[i+1][len(out)+place].skip(c))
+			}
+		}
 	}
-	p.Timing = Timing{spread(all...), f.devices}
 	p.parameters(layers)
+}
+
+// skip is a stashed element that later layers pop.
+func (e element) skip(c segment.Crossing) plan.LayerSkip {
+	s := plan.LayerSkip{From: c.Stash, To: slices.Compact(slices.Clone(c.Pops)), Bytes: e.bytes,
+		Leave: e.block.loose()}
+	if e.grad {
+		s.Gradient = e.bytes
+	}
+	if e.block != nil && e.block.saver >= s.To[0] {
+		s.Enter = e.bytes
+	}
+	return s
 }
 
 // overwrites reports whether a layer that begins a stage gets a copy of the stage's input.
@@ -90,40 +75,27 @@ func (b *block) loose() int64 {
 // parameters counts the bytes of parameters, by shape. A shared parameter counts for its first
 // layer; later layers that use it have a tie.
 func (p *Profile) parameters(layers []nn.NamedLayer) {
-	first, tied := map[*nn.Param]int{}, map[*nn.Param]int{}
+	first, ties := map[*nn.Param]int{}, map[*nn.Param]int{}
 	for i, l := range layers {
 		for _, s := range l.State() {
-			owner := s.Owner()
-			if _, known := first[owner]; known {
-				continue
+			owner, layer, bytes := s.Owner(), &p.Layers[i], s.Owner().Bytes()
+			trained := int64(0)
+			if s.Trainable() {
+				trained = bytes
 			}
-			first[owner] = i
-			layer, bytes := &p.Layers[i], owner.Bytes()
-			if s.IsBuffer() {
-				layer.Buffers += bytes
-				continue
-			}
-			if layer.Parameters += bytes; s.Trainable() {
-				layer.Trainable += bytes
-			}
-		}
-		for _, s := range nn.Shared(l.Layer) {
-			owner := s.Owner()
-			if first[owner] == i {
-				continue
-			}
-			k, known := tied[owner]
-			if !known {
-				k = len(p.Ties)
-				tied[owner] = k
-				tie := plan.LayerTie{From: first[owner], Bytes: owner.Bytes()}
-				if s.Trainable() {
-					tie.Gradient = tie.Bytes
+			if from, known := first[owner]; known {
+				if _, tied := ties[owner]; !tied {
+					ties[owner] = len(p.Ties)
+					p.Ties = append(p.Ties, plan.LayerTie{From: from, Bytes: bytes, Gradient: trained})
 				}
-				p.Ties = append(p.Ties, tie)
-			}
-			if tie := &p.Ties[k]; !slices.Contains(tie.To, i) {
+				tie := &p.Ties[ties[owner]]
 				tie.To = append(tie.To, i)
+				continue
+			}
+			if first[owner] = i; s.IsBuffer() {
+				layer.Buffers += bytes
+			} else {
+				layer.Parameters, layer.Trainable = layer.Parameters+bytes, layer.Trainable+trained
 			}
 		}
 	}

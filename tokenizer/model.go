@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"cmp"
 	"container/heap"
+	"fmt"
 	"slices"
 )
 
@@ -11,6 +12,11 @@ type model struct {
 	vocabulary map[string]int32
 	merges     map[[2]int32]merge
 	wordsFirst bool // a piece in the vocabulary is one token, without merges
+
+	// Characters that are not in the vocabulary become their bytes, as tokens <0x00> to <0xFF>, or else unknown.
+	byteFallback bool
+	unknown      int32 // -1 is none
+	fuseUnknown  bool  // several in a row are one token
 }
 
 // merge is the merge of two tokens. Lower ranks are merged first.
@@ -24,14 +30,47 @@ func (m *model) encode(piece string) (ids []int32, missing rune) {
 	if id, ok := m.vocabulary[piece]; ok && m.wordsFirst {
 		return []int32{id}, -1
 	}
+	fuse := false
 	for _, r := range piece {
 		id, ok := m.vocabulary[string(r)]
+		var bytes []int32
 		if !ok {
+			bytes = m.byteTokens(string(r))
+		}
+		switch {
+		case ok:
+			ids = append(ids, id)
+		case bytes != nil:
+			ids = append(ids, bytes...)
+		case m.unknown < 0:
 			return nil, r
+		case !fuse:
+			ids = append(ids, m.unknown)
+		}
+		fuse = m.fuseUnknown && !ok && bytes == nil
+	}
+	return m.merge(ids), -1
+}
+
+// byteTokens returns the tokens of the bytes of a character, or nil if they are not in the vocabulary.
+func (m *model) byteTokens(char string) (ids []int32) {
+	for i := 0; i < len(char) && m.byteFallback; i++ {
+		id, ok := m.vocabulary[fmt.Sprintf("<0x%02X>", char[i])]
+		if !ok {
+			return nil
 		}
 		ids = append(ids, id)
 	}
-	return m.merge(ids), -1
+	return ids
+}
+
+// byteOfToken returns the byte of a token such as <0x0A>.
+func (m *model) byteOfToken(token string) (b byte, ok bool) {
+	if m.byteFallback && len(token) == len("<0x0A>") {
+		_, err := fmt.Sscanf(token, "<0x%02X>", &b)
+		return b, err == nil
+	}
+	return 0, false
 }
 
 // merge merges the pair of the lowest rank, the first of equal ones, until no pair has a merge. It changes

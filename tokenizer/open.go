@@ -49,7 +49,7 @@ func Open(path string) (*Tokenizer, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", name, err)
+		return nil, disk.Short(fmt.Errorf("tokenizer: %s: %w", name, err))
 	}
 	return t, nil
 }

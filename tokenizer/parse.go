@@ -13,6 +13,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/text/unicode/norm"
+
+	"penstock.example/internal/disk"
 )
 
 // file has the fields of a tokenizer.json that affect encoding.
@@ -32,6 +34,9 @@ type file struct {
 		Prefix       string           `json:"continuing_subword_prefix"`
 		Suffix       string           `json:"end_of_word_suffix"`
 		IgnoreMerges bool             `json:"ignore_merges"`
+		ByteFallback bool             `json:"byte_fallback"`
+		Unknown      string           `json:"unk_token"`
+		FuseUnknown  bool             `json:"fuse_unk"`
 		Vocab        map[string]int32 `json:"vocab"`
 		Merges       []mergePair      `json:"merges"`
 	} `json:"model"`
@@ -51,6 +56,11 @@ type step struct {
 	Behavior         string                          `json:"behavior"`
 	Invert           bool                            `json:"invert"`
 	Pattern          struct{ Regex, String *string } `json:"pattern"`
+	Prepend          string                          `json:"prepend"`
+	Content          string                          `json:"content"`
+	Replacement      string                          `json:"replacement"`
+	Scheme           string                          `json:"prepend_scheme"` // "" is always
+	Split            *bool                           `json:"split"`          // nil is true
 }
 
 func parse(content []byte) (*Tokenizer, error) {
@@ -69,7 +79,13 @@ func parse(content []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("model has the dropout %g, continuing_subword_prefix %q and "+
 			"end_of_word_suffix %q; want none of them", m.Dropout, m.Prefix, m.Suffix)
 	}
-	t := &Tokenizer{added: map[string]int32{}, model: model{vocabulary: m.Vocab, wordsFirst: m.IgnoreMerges}}
+	t := &Tokenizer{added: map[string]int32{}, model: model{vocabulary: m.Vocab, wordsFirst: m.IgnoreMerges,
+		byteFallback: m.ByteFallback, unknown: -1, fuseUnknown: m.FuseUnknown}}
+	if id, ok := m.Vocab[m.Unknown]; ok {
+		t.model.unknown = id
+	} else if m.Unknown != "" {
+		return nil, fmt.Errorf("model.unk_token is %q; want a token of model.vocab", m.Unknown)
+	}
 	for _, a := range f.AddedTokens {
 		if a.SingleWord || a.LStrip || a.RStrip {
 			return nil, fmt.Errorf("added token %q has single_word, lstrip or rstrip; want none: it "+
@@ -77,12 +93,20 @@ func parse(content []byte) (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	return t, cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.indexTokens(m.Merges))
+	if err := cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.indexTokens(m.Merges)); err != nil {
+		return nil, err
+	}
+	if t.metaspace && (t.byteLevel || len(t.splits) > 1) || !t.metaspace && t.lead == leadAlways {
+		return nil, errors.New("it puts a space first without replacing spaces, or splits the replaced ones; " +
+			"want a Replace after a Prepend and no pre_tokenizer, or a Metaspace alone")
+	}
+	return t, nil
 }
 
 // gpt2 returns the tokenizer of a vocab.json and a merges.txt.
 func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
-	t := &Tokenizer{added: map[string]int32{}, byteLevel: true, model: model{vocabulary: v}}
+	t := &Tokenizer{added: map[string]int32{}, byteLevel: true,
+		model: model{vocabulary: v, unknown: -1}}
 	const end = "<|endoftext|>"
 	if id, ok := v[end]; ok {
 		t.added[end] = id
@@ -103,6 +127,13 @@ func (t *Tokenizer) normalise(s *step) error {
 			}
 		}
 		return nil
+	}
+	switch space := s.Pattern.String; {
+	case s.Type == "Prepend" && s.Prepend == metaspace:
+		t.lead = leadAlways
+		return nil
+	case s.Type == "Replace" && space != nil && *space == " " && s.Content == metaspace:
+		return t.replaceSpaces(metaspaceRuns)
 	}
 	forms := []string{norm.NFC: "NFC", norm.NFD: "NFD", norm.NFKC: "NFKC", norm.NFKD: "NFKD"}
 	form := slices.Index(forms, s.Type)
@@ -136,13 +167,27 @@ func (t *Tokenizer) split(s *step) error {
 				return errors.New("pre_tokenizer puts a space in front of each piece of a split; want " +
 					"add_prefix_space false")
 			}
-			t.spaceFirst = true
+			t.lead = leadMissing
 		}
 		t.byteLevel = true
 		if s.UseRegex != nil && !*s.UseRegex {
 			return nil
 		}
 		pattern = gpt2Pattern
+	case "Metaspace":
+		scheme := cmp.Or(s.Scheme, "always")
+		if s.AddPrefixSpace != nil && !*s.AddPrefixSpace {
+			scheme = "never"
+		}
+		lead, ok := map[string]lead{"always": leadMissing, "first": leadStart, "never": leadNone}[scheme]
+		if !ok || s.Replacement != metaspace {
+			return fmt.Errorf("pre_tokenizer is a Metaspace %q with the scheme %q; want %s and always, first "+
+				"or never", s.Replacement, scheme, metaspace)
+		}
+		if t.lead = lead; s.Split != nil && !*s.Split {
+			return t.replaceSpaces(metaspaceRuns)
+		}
+		return t.replaceSpaces(metaspaceWords)
 	case "Digits":
 		if pattern = `\p{N}+`; s.IndividualDigits {
 			pattern = `\p{N}`
@@ -161,7 +206,7 @@ func (t *Tokenizer) split(s *step) error {
 				"String, and Isolated or Removed", pattern, s.Behavior)
 		}
 	default:
-		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, or a Sequence of them: %s",
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, Metaspace, or a Sequence of them: %s",
 			s.Type, otherTokenizersAdvice)
 	}
 	one, err := newSplit(pattern, matches, gaps)
@@ -170,6 +215,32 @@ func (t *Tokenizer) split(s *step) error {
 	}
 	t.splits = append(t.splits, one)
 	return nil
+}
+
+// metaspace stands for a space in vocabularies made by SentencePiece.
+const metaspace = "▁"
+
+// Patterns of pieces. With metaspaceRuns the tokens are the ones of a text in one piece, unless a token has a
+// metaspace after another character.
+const (
+	metaspaceWords = "▁?[^▁]+|▁"
+	metaspaceRuns  = "▁*[^▁]+|▁+"
+)
+
+// replaceSpaces makes spaces metaspaces, which are all that the text is split by.
+func (t *Tokenizer) replaceSpaces(pattern string) error {
+	if t.metaspace || len(t.splits) > 0 {
+		return errors.New("spaces are replaced after a split; want one Metaspace, or one Replace")
+	}
+	t.metaspace = true
+	for token := range t.model.vocabulary {
+		if pattern == metaspaceRuns && strings.Contains(strings.TrimLeft(token, metaspace), metaspace) {
+			return nil
+		}
+	}
+	one, err := newSplit(pattern, true, true)
+	t.splits = []split{one}
+	return err
 }
 
 // indexTokens fills the tables of tokens by number, merges, and added tokens.
@@ -216,8 +287,11 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 	for _, token := range slices.SortedFunc(maps.Keys(t.added), byLength) {
 		quoted = append(quoted, regexp.QuoteMeta(token))
 	}
-	if quoted != nil {
-		t.anyAdded = regexp.MustCompile(strings.Join(quoted, "|"))
+	switch pattern := strings.Join(quoted, "|"); {
+	case len(pattern) > disk.MaxPattern:
+		return fmt.Errorf("added_tokens have %d bytes; want at most %d", len(pattern), disk.MaxPattern)
+	case pattern != "":
+		t.anyAdded = regexp.MustCompile(pattern)
 	}
 	return nil
 }

@@ -1,10 +1,13 @@
 package tokenizer
 
 import (
+	"fmt"
 	"regexp"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
+
+	"penstock.example/internal/disk"
 )
 
 // gpt2Pattern is GPT-2's: contractions, words, numbers, other characters, and spaces.
@@ -31,11 +34,15 @@ var looksBack = regexp.MustCompile(`\(\?<[=!]|\\[bBAG]|(^|[^\[\\])\^`)
 
 func newSplit(pattern string, matches, gaps bool) (split, error) {
 	compiled, err := regexp2.Compile(pattern, regexp2.None)
+	if err != nil {
+		return split{}, err
+	}
+	compiled.MatchTimeout = disk.MaxSearch
 	s := split{pattern: compiled, matches: matches, gaps: gaps, window: usualWindow}
 	if looksBack.MatchString(pattern) {
 		s.window = 0
 	}
-	return s, err
+	return s, nil
 }
 
 // each calls yield with each piece and its offset in the text, until yield returns an error.
@@ -55,7 +62,8 @@ func (s split) each(text string, yield func(piece string, at int) error) error {
 		}
 		matches, err := s.pattern.FindAllStringIndex(text[done:end], -1)
 		if err != nil {
-			return err
+			return disk.Short(fmt.Errorf("tokenizer: the pattern %q: %w; want one that needs less time",
+				s.pattern, err))
 		}
 		start, taken := done, done
 		for _, m := range matches {

@@ -12,19 +12,32 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"penstock.example/internal/disk"
 )
 
 // Tokenizer encodes and decodes text. It is safe for concurrent use. Open makes one.
 type Tokenizer struct {
-	added      map[string]int32
-	anyAdded   *regexp.Regexp // matches added tokens; nil without any
-	form       *norm.Form     // Unicode normalisation; may be nil
-	spaceFirst bool           // text gets a leading space if it has none
-	splits     []split
-	byteLevel  bool // bytes become characters of the byte alphabet
-	model      model
-	tokens     []string // by number; "" for a number without a token
+	added     map[string]int32
+	anyAdded  *regexp.Regexp // matches added tokens; nil without any
+	form      *norm.Form     // Unicode normalisation; may be nil
+	metaspace bool           // spaces become metaspaces
+	lead      lead
+	splits    []split
+	byteLevel bool // bytes become characters of the byte alphabet
+	model     model
+	tokens    []string // by number; "" for a number without a token
 }
+
+// lead says when a space is put in front of a text between added tokens.
+type lead uint8
+
+const (
+	leadNone    lead = iota
+	leadMissing      // if the text begins with no space
+	leadStart        // the same, and only at the start of the whole text
+	leadAlways
+)
 
 // Len returns the greatest number of a token plus 1, the number of rows of a model's embedding.
 func (t *Tokenizer) Len() int { return len(t.tokens) }
@@ -42,13 +55,8 @@ func (t *Tokenizer) Encode(text []byte) (ids []int32, err error) {
 // EncodeParts is Encode in parts. It calls yield with some thousands of tokens at a time, and the
 // approximate number of bytes encoded. yield must not keep the slice. EncodeParts returns yield's error.
 func (t *Tokenizer) EncodeParts(text []byte, yield func(ids []int32, done int) error) error {
-	if !utf8.Valid(text) {
-		at := 0
-		for r, n := utf8.DecodeRune(text); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(text[at:]) {
-			at += n
-		}
-		return fmt.Errorf("tokenizer: %s: byte 0x%02x is not UTF-8; want text in UTF-8, as iconv makes it",
-			place(string(text[:at])), text[at])
+	if err := disk.CheckUTF8(text); err != nil {
+		return fmt.Errorf("tokenizer: %w", err)
 	}
 	e := encoder{Tokenizer: t, known: map[string][]int32{}, yield: yield}
 	whole, from := string(text), 0
@@ -78,8 +86,12 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) {
 		}
 		token := t.tokens[id]
 		_, added := t.added[token]
-		if t.byteLevel && !added {
+		if b, ok := t.model.byteOfToken(token); ok && !added {
+			out.WriteByte(b)
+		} else if t.byteLevel && !added {
 			out.Write(fromByteLevel(token))
+		} else if t.metaspace && !added {
+			out.WriteString(strings.ReplaceAll(token, metaspace, " "))
 		} else {
 			out.WriteString(token)
 		}
@@ -109,9 +121,13 @@ func (e *encoder) segment(whole string, from, to int) error {
 	if e.form != nil {
 		text = e.form.String(text)
 	}
-	space := 0
-	if e.spaceFirst && !strings.HasPrefix(text, " ") {
-		text, space = " "+text, 1
+	first, space := " ", 0
+	if e.metaspace {
+		first, text = metaspace, strings.ReplaceAll(text, " ", metaspace)
+	}
+	missing := !strings.HasPrefix(text, first) && (e.lead != leadStart || from == 0)
+	if e.lead == leadAlways || e.lead != leadNone && missing {
+		text, space = first+text, len(first)
 	}
 	return e.pieces(text, 0, e.splits, func(piece string, at int) error {
 		ids, ok := e.known[piece]
@@ -124,7 +140,7 @@ func (e *encoder) segment(whole string, from, to int) error {
 			if ids, missing = e.model.encode(word); missing >= 0 {
 				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; "+
 					"want a text without it, or a tokenizer that was made for such text",
-					place(whole[:from]+text[space:max(space, at)]), piece, missing, missing)
+					disk.Place(whole[:from]+text[space:max(space, at)]), piece, missing, missing)
 			}
 			if len(e.known) < mostKnown {
 				e.known[piece] = ids
@@ -147,13 +163,6 @@ func (e *encoder) pieces(text string, at int, splits []split, yield func(piece s
 	return splits[0].each(text, func(piece string, offset int) error {
 		return e.pieces(piece, at+offset, splits[1:], yield)
 	})
-}
-
-// place describes the position after a text.
-func place(before string) string {
-	line := strings.LastIndexByte(before, '\n') + 1
-	return fmt.Sprintf("line %d, column %d", 1+strings.Count(before, "\n"),
-		1+utf8.RuneCountInString(before[line:]))
 }
 
 // Sum returns the SHA-256, in hex, of the tokens by number and the merges in order. It does not depend on

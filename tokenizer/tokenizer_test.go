@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -56,6 +58,62 @@ func TestEncode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Vocabularies of SentencePiece, such as Llama 2's and Mistral's: spaces are metaspaces, characters that are not
+// in the vocabulary their bytes, or unknown. The numbers are Hugging Face's (scripts/fixtures/metaspace.py).
+func TestMetaspace(t *testing.T) {
+	var file map[string]any
+	must.Do(t, json.Unmarshal(read(t, "testdata/metaspace.json"), &file))
+	var variants map[string]struct {
+		Change map[string]any
+		Cases  []struct {
+			Text string
+			IDs  []int32
+		}
+	}
+	must.Do(t, json.Unmarshal(read(t, "testdata/metaspacecases.json"), &variants))
+	for name, v := range variants {
+		changed := maps.Clone(file)
+		maps.Copy(changed, v.Change)
+		path := filepath.Join(t.TempDir(), "t.json")
+		write(t, path, must.Get(json.Marshal(changed))(t))
+		tok := open(t, path)
+		for _, c := range v.Cases {
+			ids, err := tok.Encode([]byte(c.Text))
+			if err != nil || !slices.Equal(ids, c.IDs) {
+				t.Errorf("%s: %q: %v, %v, want %v", name, c.Text, ids, err, c.IDs)
+			}
+			if strings.ContainsAny(c.Text, "😀▁<") { // unknown, or no text
+				continue
+			}
+			back, err := tok.Decode(ids)
+			if err != nil || string(back) != c.Text && string(back) != " "+c.Text {
+				t.Errorf("%s: decoded %q, %v, want %q", name, back, err, c.Text)
+			}
+		}
+		if len(v.Cases) < 50 {
+			t.Errorf("%s: %d cases", name, len(v.Cases))
+		}
+	}
+}
+
+// A pattern that takes for ever on a text ends with an error, and so do added tokens that no pattern can have.
+func TestPatternsAreBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.json")
+	write(t, path, small(map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "behavior": "Isolated",
+		"pattern": map[string]any{"Regex": "(?:(?:a|b|ab)+)+c"}}}))
+	tok := open(t, path)
+	tok.SetTimeout(time.Millisecond)
+	_, err := tok.Encode(bytes.Repeat([]byte("ab"), 200))
+	wantError(t, err, "match timeout", "want one that needs less time")
+	if len(err.Error()) > 2000 {
+		t.Errorf("an error of %d bytes", len(err.Error()))
+	}
+	write(t, path, small(map[string]any{"added_tokens": []map[string]any{{"id": 10,
+		"content": strings.Repeat("a", 1<<20+1)}}}))
+	_, err = tokenizer.Open(path)
+	wantError(t, err, "added_tokens have 1048577 bytes; want at most 1048576")
 }
 
 // Every text of UTF-8 is had back, also what no pattern has thought of.
@@ -112,7 +170,10 @@ func TestVariants(t *testing.T) {
 		// a=0 b=1 c=2 ab=3 bc=4 abc=5 é=6 Ġ=9; merges bc, ab, ab c
 		"earliest merge first": {nil, "abc", []int32{0, 4}},
 		"leftmost of equals":   {nil, "ababb", []int32{3, 3, 1}},
-		"words first":          {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
+		"merged over spaces": {map[string]any{"vocab": map[string]int{"a": 0, "b": 1, "▁": 2, "a▁": 3},
+			"merges": []string{"a ▁"}, "pre_tokenizer": map[string]any{"type": "Metaspace",
+				"replacement": "▁", "prepend_scheme": "never", "split": false}}, "a b", []int32{3, 1}},
+		"words first": {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
 		"composed": {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301",
 			[]int32{0, 6}},
 		"space in front": {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab",
@@ -192,8 +253,13 @@ func TestRefuses(t *testing.T) {
 				`with it`},
 		"normalizer": {small(change{"normalizer": change{"type": "Lowercase"}}),
 			"normalizer is Lowercase; want none, or one of NFC"},
-		"pre-tokenizer": {small(change{"pre_tokenizer": change{"type": "Metaspace"}}),
-			"pre_tokenizer is Metaspace; want ByteLevel, Split, Digits, or a Sequence of them"},
+		"pre-tokenizer": {small(change{"pre_tokenizer": change{"type": "Punctuation"}}),
+			"pre_tokenizer is Punctuation; want ByteLevel, Split, Digits, Metaspace, or a Sequence of them"},
+		"another space": {small(change{"pre_tokenizer": change{"type": "Metaspace", "replacement": "_"}}),
+			`a Metaspace "_" with the scheme "always"; want ▁ and always, first or never`},
+		"a prefix alone": {small(change{"normalizer": change{"type": "Prepend", "prepend": "▁"}}),
+			"want a Replace after a Prepend"},
+		"unknown token": {small(change{"unk_token": "?"}), `model.unk_token is "?"; want a token of model.vocab`},
 		"pattern": {small(change{"pre_tokenizer": change{"type": "Split",
 			"pattern": change{"Regex": "("}, "behavior": "Isolated"}}), `the pattern "("`},
 		"after ByteLevel": {small(change{"pre_tokenizer": change{"type": "Sequence",

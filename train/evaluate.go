@@ -26,11 +26,12 @@ type EvaluateConfig struct {
 // Evaluation holds a model's scores on a set.
 type Evaluation struct {
 	Samples int `json:"samples"`
-	// Loss is the mean over the samples, or the sum if the loss is a sum (nn.Loss). It is computed
-	// for each micro-batch, as in training. Nil without EvaluateConfig.Loss.
+	// Loss is of the whole set: a mean, weighted as in training (nn.LossWeight), or a sum. It is
+	// computed for each micro-batch. Nil without EvaluateConfig.Loss.
 	Loss *float64 `json:"loss,omitempty"`
 	// Accuracy is the share of targets, from 0 to 1, that the model finds most likely. A target is a
-	// label for outputs [n, classes], a position for [n, classes, positions]. Nil for regression.
+	// label for outputs [n, classes], a position for [n, classes, positions]. Negative targets, which
+	// are no classes, do not count. Nil for regression.
 	Accuracy *float64 `json:"accuracy,omitempty"`
 	// MSE is the mean of (output - target)^2 over all numbers of the targets, which have type Float32
 	// and the outputs' shape. Nil except for regression (data.Regression).
@@ -42,7 +43,7 @@ type Evaluation struct {
 // ends first the error is ctx's. Evaluate is collective, and all members get the same result.
 func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
 	error) {
-	var all struct{ Score, Loss float64 } // sums over the samples
+	var all struct{ Score, Targets, Loss, Weight float64 } // sums over the samples
 	score, regression := correctTargets, set.Info().Task() == data.Regression
 	if regression {
 		score = squaredErrors
@@ -50,9 +51,11 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	err := forEach(ctx, "Evaluate", p, set, config,
 		func(c *torch.Ctx, _ int, batch data.Batch, output *torch.Tensor) error {
 			target := tensorOf(c, batch.Target)
-			all.Score += score(c, output, target)
+			right, targets := score(c, output, target)
+			all.Score, all.Targets = all.Score+right, all.Targets+targets
 			if config.Loss != nil {
-				all.Loss += sumLoss(c, p.Config().Chunks, config.Loss, output, target)
+				loss, weight := sumLoss(c, p.Config().Chunks, config.Loss, output, target)
+				all.Loss, all.Weight = all.Loss+loss, all.Weight+weight
 			}
 			return nil
 		})
@@ -63,11 +66,16 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	if err != nil {
 		return Evaluation{}, fmt.Errorf("train: evaluating: %w", err)
 	}
-	e, mean, loss := Evaluation{Samples: set.Len()}, 0.0, 0.0
+	e := Evaluation{Samples: set.Len()}
+	all.Score, all.Targets, all.Loss, all.Weight = 0, 0, 0, 0
 	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // every replica evaluates all samples
-		mean, loss = mean+s.Score, loss+s.Loss
+		all.Score, all.Targets = all.Score+s.Score, all.Targets+s.Targets
+		all.Loss, all.Weight = all.Loss+s.Loss, all.Weight+s.Weight
 	}
-	mean /= float64(set.Len() * set.Info().Target.Size())
+	if all.Targets == 0 || config.Loss != nil && all.Weight == 0 {
+		return Evaluation{}, errors.New("train: evaluating: no target of the set counts")
+	}
+	mean, loss := all.Score/all.Targets, all.Loss
 	if regression {
 		e.MSE = &mean
 	} else {
@@ -75,39 +83,45 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	}
 	if config.Loss != nil {
 		if config.Loss.Reduction() == torch.ReduceMean {
-			loss /= float64(set.Len())
+			loss /= all.Weight
 		}
 		e.Loss = &loss
 	}
 	return e, nil
 }
 
-func correctTargets(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[int64](c.Sum(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target))))
+func correctTargets(c *torch.Ctx, output, target *torch.Tensor) (score, targets float64) {
+	count := func(is *torch.Tensor) float64 { return float64(torch.Item[int64](c.Sum(is))) }
+	return count(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target)),
+		count(c.Op("aten::ge.Scalar", target, 0))
 }
 
-func squaredErrors(c *torch.Ctx, output, target *torch.Tensor) float64 {
-	return float64(torch.Item[float32](c.Op("aten::mse_loss", output, target, torch.ReduceSum)))
+func squaredErrors(c *torch.Ctx, output, target *torch.Tensor) (score, targets float64) {
+	return float64(torch.Item[float32](c.Op("aten::mse_loss", output, target, torch.ReduceSum))),
+		float64(target.Numel())
 }
 
-// sumLoss returns the loss summed over a batch's rows. It takes one micro-batch at a time, so it needs no
-// more memory than the loss in training.
-func sumLoss(c *torch.Ctx, chunks int, loss nn.Loss, output, target *torch.Tensor) (sum float64) {
+// sumLoss returns the weighted sum of a batch's losses and the sum of the weights. It takes one
+// micro-batch at a time, so it needs no more memory than the loss in training.
+func sumLoss(c *torch.Ctx, chunks int, loss nn.Loss, output, target *torch.Tensor) (sum, all float64) {
 	rows := output.Shape()[0]
 	n := min(int64(max(chunks, 1)), rows)
 	for i := range n {
 		start, end := i*(rows/n)+min(i, rows%n), (i+1)*(rows/n)+min(i+1, rows%n)
 		mark, length := c.Mark(), end-start
 		y, want := c.Narrow(output, 0, start, length), c.Narrow(target, 0, start, length)
-		x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss, []*torch.Tensor{y}, []*torch.Tensor{want})
-		value := float64(torch.Item[float32](c.To(x, torch.Float32)))
-		if loss.Reduction() == torch.ReduceMean {
-			value *= float64(length)
+		weight := nn.LossWeight(c, loss, length, []*torch.Tensor{want})
+		if all += weight; weight > 0 {
+			x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss, []*torch.Tensor{y}, []*torch.Tensor{want})
+			value := float64(torch.Item[float32](c.To(x, torch.Float32)))
+			if loss.Reduction() == torch.ReduceMean {
+				value *= weight
+			}
+			sum += value
 		}
-		sum += value
 		c.Release(mark)
 	}
-	return sum
+	return sum, all
 }
 
 // batchFunc handles the model's output for the batch that begins with sample first. It is called in the

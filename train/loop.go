@@ -275,10 +275,13 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 		l.Optimizer.SetLR(rate)
 	}
 	info = StepInfo{LR: l.Optimizer.LR()}
-	for _, b := range batches {
-		info.Samples += b.Rows
+	b := pipe.Batch{Step: &l.Step}
+	for _, batch := range batches {
+		info.Samples += batch.Rows
+		if len(batches) > 1 {
+			b.TotalWeight += l.lossWeight(batch)
+		}
 	}
-	b := pipe.Batch{Step: l.Step, TotalRows: int64(info.Samples)}
 	if l.Scaler != nil {
 		b.LossScale = l.Scaler.Factor()
 	}
@@ -299,6 +302,16 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	}
 	info.Peak = l.Pipe.Peaks()
 	return info, nil
+}
+
+// lossWeight is a batch's weight in the mean of several.
+func (l *Loop) lossWeight(b data.Batch) (weight float64) {
+	c := newCtx(torch.CPU(0))
+	defer c.Close()
+	c.Unlimited(func() {
+		weight = nn.LossWeight(c, l.Loss, int64(b.Rows), []*torch.Tensor{tensorOf(c, b.Target)})
+	})
+	return weight
 }
 
 // failGroup reports a failure of this process to the others, and returns it.

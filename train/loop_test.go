@@ -257,6 +257,9 @@ func TestAccumulateIsOneBatch(t *testing.T) {
 					optimizer: "adam", config: optim.Config{LR: 0.01}})
 				defer closer()
 				s.Steps, s.ClipNorm = int64(samples/(row.batch*row.n)), 0.3
+				if balance == nil { // each batch has another weight
+					s.Loss = nn.CrossEntropy(nn.LossConfig{IgnoreIndex: new(int64(1)), Weight: []float32{0.5, 2, 1.25}})
+				}
 				s.LRSchedule = func(step int) float64 { return 0.1 + 0.03*float64(step) }
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
 					losses = append(losses, i.Loss)

@@ -178,18 +178,17 @@ func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, 
 }
 
 func chooseThreads(t profile.ThreadTimes) Threads {
-	speedup := func(i, over int) float64 { r := t.Faster(i, over); return r[len(r)/2] }
 	best, tried := 0, 1
 	for i := range t.Threads {
-		if speedup(i, best) >= 1.1 {
+		if t.Faster(i, best) >= 1.1 {
 			best = i
 		}
-		if i > 0 && speedup(i, 0) > speedup(tried, 0) {
+		if i > 0 && t.Faster(i, 0) > t.Faster(tried, 0) {
 			tried = i
 		}
 	}
 	if best > 0 {
 		tried = best
 	}
-	return Threads{N: t.Threads[best], Tried: t.Threads[tried], Faster: speedup(tried, 0)}
+	return Threads{N: t.Threads[best], Tried: t.Threads[tried], Faster: t.Faster(tried, 0)}
 }

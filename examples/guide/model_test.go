@@ -41,7 +41,7 @@ func Example_model() {
 	x, y := batch(c, 100) // 100 rows of 64 numbers, and their classes
 	input, target := pipe.Rows(x), pipe.Rows(y)
 	for step := range int64(30) {
-		result, err := p.Step(ctx, pipe.Batch{Input: input, Target: target, Step: step}, nn.CrossEntropy())
+		result, err := p.Step(ctx, pipe.Batch{Input: input, Target: target}, nn.CrossEntropy())
 		check(err)
 		check(p.Update(ctx, sgd))
 		if step%29 == 0 {

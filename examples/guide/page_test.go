@@ -31,11 +31,11 @@ func read(t *testing.T) (blocks []fenced, prose string) {
 	return blocks, prose
 }
 
-// source returns this folder's code.
+// source returns the code of this folder and of examples/program.
 func source() (code string) {
 	names, err := filepath.Glob("*_test.go")
 	check(err)
-	for _, name := range names {
+	for _, name := range append(names, "../program/main.go") {
 		data, err := os.ReadFile(name)
 		check(err)
 		code += "\n" + string(data)

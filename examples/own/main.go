@@ -24,7 +24,7 @@ func main() {
 	sgd, err := optim.SGD(optim.Config{LR: 0.03})
 	check(err)
 	for step := range int64(5) {
-		result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y, Step: step}, nn.MSE())
+		result, err := p.Step(ctx, pipe.Batch{Input: x, Target: y}, nn.MSE())
 		check(err) // such as: pipe: stage 1, micro-batch 2, layer "2", backward: ...
 		check(p.Update(ctx, sgd))
 		fmt.Printf("step %d  loss %.3f\n", step, result.Loss)

@@ -1,6 +1,6 @@
 // Package disk reads and writes regular files. It refuses named pipes, devices and sockets: reading them
 // could block for ever or never end. Reads of whole files have a size limit. Writes are complete or leave no
-// trace.
+// trace. It has the bounds of all readers.
 package disk
 
 import (
@@ -12,9 +12,6 @@ import (
 	"os"
 	"syscall"
 )
-
-// MaxJSON limits the bytes of a JSON file to a hundred times the largest checkpoint's state, chain or plan.
-const MaxJSON = 64 << 20
 
 // ErrNotRegular is the error of opening anything but a regular file.
 var ErrNotRegular = errors.New("not a regular file")

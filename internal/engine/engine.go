@@ -116,12 +116,11 @@ func Refill(c *torch.Ctx, list []*torch.Tensor) {
 	}
 }
 
-// HoldStorage is Tensor.Storage with an identity that no other storage gets until drop is called.
-// It does not keep the memory.
-func HoldStorage(t *torch.Tensor) (id uintptr, bytes int64, drop func()) {
-	id = shim.HoldStorage(t.Handle())
-	_, bytes = t.Storage()
-	return id, bytes, func() { shim.DropStorage(id) }
+// HoldStorage lets no other storage get the identity of a tensor's (Tensor.Storage) until drop is
+// called. It does not keep the memory.
+func HoldStorage(t *torch.Tensor) (drop func()) {
+	id := shim.HoldStorage(t.Handle())
+	return func() { shim.DropStorage(id) }
 }
 
 // EmptyStrided allocates an uninitialised tensor with strides in elements.

@@ -20,7 +20,7 @@ type Job struct {
 	Path string
 	Args []string // without the program's name
 	// Env is the environment of each process. It also gets GOTRACEBACK=crash, unless it sets the variable:
-	// a Go program that crashes then ends by a signal, and not with status 2.
+	// a Go program that crashes then ends by a signal, which is told before the exits that it causes.
 	Env [][]string
 	// Stdout gets the standard output of rank 0 unchanged. If it is an *os.File, the process gets the
 	// file itself.
@@ -38,8 +38,9 @@ type Job struct {
 	Grace time.Duration
 }
 
-// Usage is the exit code of a process that refuses its command line or input. Its job is not started again.
-const Usage = 2
+// Usage is the exit code of a process that refuses its command line or input: EX_USAGE of sysexits.h.
+// Its job is not started again. A Go program that crashes exits with 2.
+const Usage = 64
 
 // Failure says how the process that failed first has ended.
 type Failure struct {

@@ -80,6 +80,10 @@ func TestMain(m *testing.M) {
 		}
 	case "crash":
 		panic("a bug")
+	case "signal": // to itself
+		number, _ := strconv.Atoi(word)
+		_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
+		time.Sleep(forever)
 	case "counts": // fails, with 10 and the number of the restart, until the restart that it is told
 		if restart := os.Getenv("TORCHELASTIC_RESTART_COUNT"); restart != word {
 			n, _ := strconv.Atoi(restart)
@@ -224,16 +228,23 @@ func TestOthersMaySayWhatTheyMiss(t *testing.T) {
 	}
 }
 
-// A job is started again after a failure until it succeeds, or has no restart left, or is refused.
+// A job is started again after a failure until it succeeds, or has no restart left, or is refused. The
+// crashes of a Go program, by a panic or a signal, are failures: without GOTRACEBACK=crash it exits with 2.
 func TestRestarts(t *testing.T) {
-	for _, row := range []struct {
+	t.Setenv("GOTRACEBACK", "none")
+	type row struct {
 		what string
 		want []int // codes of the failures before each restart
 		code int   // of the last failure
-	}{
-		{"counts 2", []int{10, 11}, 0}, {"exit 7", []int{7, 7, 7}, 7}, {"exit 2", nil, launch.Usage},
-		{"exit 0", nil, 0},
-	} {
+	}
+	rows := []row{{"counts 2", []int{10, 11}, 0}, {"exit 7", []int{7, 7, 7}, 7},
+		{fmt.Sprint("exit ", launch.Usage), nil, launch.Usage}, {"exit 0", nil, 0},
+		{"crash", []int{2, 2, 2}, 2}}
+	for _, s := range []syscall.Signal{syscall.SIGSEGV, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGILL,
+		syscall.SIGFPE, syscall.SIGQUIT, syscall.SIGTRAP} {
+		rows = append(rows, row{fmt.Sprint("signal ", int(s)), []int{2, 2, 2}, 2})
+	}
+	for _, row := range rows {
 		j := job(io.Discard, io.Discard, row.what)
 		var got []int
 		j.Restarts, j.OnRestart = 3, func(restart int, after *launch.Failure) {

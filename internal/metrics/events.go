@@ -84,7 +84,6 @@ func field(b []byte, number protowire.Number, value any) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value.([]byte))
 }
 
-// Step writes the scalars of a step.
 func (e *Events) Step(s Step) error {
 	b := scalar(nil, "loss", &s.Loss)
 	b = scalar(b, "learning_rate", &s.LR)
@@ -96,7 +95,6 @@ func (e *Events) Step(s Step) error {
 	return e.write(s.Time, s.Step, summary, b)
 }
 
-// Test writes the scalars of a test or a validation.
 func (e *Events) Test(t Test) error {
 	if !e.tests.isNew(t) {
 		return nil

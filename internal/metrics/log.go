@@ -79,7 +79,6 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 	}
 }
 
-// Step appends the line of a step.
 func (l *Log) Step(s Step) error { return l.append(s) }
 
 // Test appends the line of a test or a validation, once for each step.

@@ -205,7 +205,7 @@ func build(t *testing.T) (binary string) {
 		return err
 	}))
 	if out, err := exec.Command("go", "test", "-c", "-o", binary,
-		"penstock.example/cmd/penstock").CombinedOutput(); err != nil {
+		"penstock.example/command").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return binary

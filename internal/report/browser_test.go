@@ -455,6 +455,7 @@ func TestLiveUpdates(t *testing.T) {
 	}
 	live.Test(past.Tests[2])
 	p.until(steps, "60")
+	p.want(`document.querySelector(".tile .note").textContent`, "of 400, 6 min left")
 	p.until(`document.querySelectorAll(".tile").length`, "5")
 	validation := past.Tests[2] // after the same step
 	validation.Validation, validation.TestLoss = true, new(0.5)
@@ -482,5 +483,6 @@ func TestLiveUpdates(t *testing.T) {
 	for _, tab := range []*tab{p, another} {
 		tab.until(`document.getElementById("live").textContent`, "failed")
 		tab.want(`document.getElementById("ended").textContent`, "The run failed: step 62: loss NaN")
+		tab.want(`document.querySelector(".tile .note").textContent`, "of 400")
 	}
 }

@@ -47,7 +47,6 @@ type snapshot struct {
 	end     string // how the run ended; "" while it goes on
 }
 
-// NewLive begins with a run and its numbers so far.
 func NewLive(run Run, past metrics.History) (*Live, error) {
 	l := &Live{now: snapshot{past: past}, changed: make(chan struct{})}
 	l.server = http.Server{Handler: l, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: heartbeat,
@@ -121,7 +120,6 @@ func (l *Live) change(f func()) {
 	l.changed = make(chan struct{})
 }
 
-// ServeHTTP serves the page and its events.
 func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy("'self'")+"; frame-ancestors 'none'")

@@ -71,7 +71,7 @@ func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool)
 	if told != nil {
 		return told[i]
 	}
-	return at > 0 && trained && x.DType().IsFloat()
+	return (at > 0 || e.s.cfg.InputGrad) && trained && x.DType().IsFloat()
 }
 
 // gate passes xs, a unit's input, through gates, which put wanted gradients into mailboxes. Equal

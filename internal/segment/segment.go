@@ -23,7 +23,7 @@ import (
 type Segment struct {
 	cfg        Config
 	units      []unit
-	boundaries [][]crossing // skips at the boundary before each unit, and after the last
+	boundaries [][]Crossing // skips at the boundary before each unit, and after the last
 	ties       []tie
 }
 
@@ -53,17 +53,18 @@ type unit struct {
 	trained  bool        // something before the unit has a gradient
 }
 
-// crossing is a skip at a boundary between units.
-type crossing struct {
+// Crossing is a skip at a boundary between units.
+type Crossing struct {
 	key     nn.SkipKey
 	trained bool // the layer that stashes it, or something before, has a gradient
-	// pops has the unit of each later pop. All pops after the segment are one, of unit len(units).
-	pops []int
+	Stash   int  // the unit that stashes it; -1 is before the segment
+	// Pops has the unit of each later pop, ascending. All after the segment are one, of unit Units.
+	Pops []int
 }
 
 // skip is a skip at the boundary before a unit.
 type skip struct {
-	crossing
+	Crossing
 	times int // pops in the unit
 	out   int // place at the boundary after; -1 after the last pop
 }
@@ -123,7 +124,7 @@ func (s *Segment) unitOf(layer int) int {
 // route finds the skips at each boundary. trained is the first layer with a gradient.
 func (s *Segment) route(trained int) {
 	last := len(s.units)
-	s.boundaries = make([][]crossing, last+1)
+	s.boundaries = make([][]Crossing, last+1)
 	for _, r := range s.cfg.Routes {
 		from := -1
 		if r.Stash >= s.cfg.First {
@@ -145,7 +146,7 @@ func (s *Segment) route(trained int) {
 		// pops in the stashing unit cross no boundary
 		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from })
 		for b := from + 1; len(pops) > 0; b++ {
-			s.boundaries[b] = append(s.boundaries[b], crossing{r.Key, r.Stash >= trained, pops})
+			s.boundaries[b] = append(s.boundaries[b], Crossing{r.Key, r.Stash >= trained, from, pops})
 			pops = slices.DeleteFunc(slices.Clone(pops), func(u int) bool { return u <= b })
 		}
 	}
@@ -155,13 +156,13 @@ func (s *Segment) route(trained int) {
 }
 
 // cross fills in the skips that enter the unit with number at, and those that the unit stashes.
-func (u *unit) cross(at int, before, after []crossing) {
-	index := func(list []crossing, key nn.SkipKey) int {
-		return slices.IndexFunc(list, func(c crossing) bool { return c.key == key })
+func (u *unit) cross(at int, before, after []Crossing) {
+	index := func(list []Crossing, key nn.SkipKey) int {
+		return slices.IndexFunc(list, func(c Crossing) bool { return c.key == key })
 	}
 	for _, c := range before {
 		n := 0
-		for _, p := range c.pops {
+		for _, p := range c.Pops {
 			if p == at {
 				n++
 			}
@@ -175,18 +176,5 @@ func (u *unit) cross(at int, before, after []crossing) {
 	}
 }
 
-// Goes describes the skip at a place of the boundary before a unit: how often the unit pops it, and
-// its place at the boundary after the unit, or -1 after its last pop.
-func (s *Segment) Goes(unit, place int) (pops, after int) {
-	k := &s.units[unit].entering[place]
-	return k.times, k.out
-}
-
-// Crossing counts the later pops of each skip at the boundary before a unit.
-func (s *Segment) Crossing(unit int) []int {
-	out := make([]int, len(s.boundaries[unit]))
-	for i, c := range s.boundaries[unit] {
-		out[i] = len(c.pops)
-	}
-	return out
-}
+// Crossing lists the skips at the boundary before a unit, by place.
+func (s *Segment) Crossing(unit int) []Crossing { return s.boundaries[unit] }

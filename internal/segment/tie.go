@@ -44,8 +44,8 @@ func (s *Segment) Ties() int { return len(s.ties) }
 // TieTensor is the parameter of a tie, on the segment's device.
 func (s *Segment) TieTensor(tie int) *torch.Tensor { return s.ties[tie].handle.Tensor() }
 
-// Uses reports whether a unit uses the parameter of a tie.
-func (s *Segment) Uses(unit, tie int) bool { return slices.Contains(s.units[unit].ties, tie) }
+// Uses lists the ties whose parameters a unit uses, in the order of its layers.
+func (s *Segment) Uses(unit int) []int { return s.units[unit].ties }
 
 // Tied lists the ties that layers on both sides of the boundary before a unit use. Their gradients
 // cross this boundary.

@@ -26,9 +26,25 @@ type Setting struct {
 	//	*uint64              any whole number
 	//	*float64             a number above 0 and below 1
 	//	*bool                0, 1, false or true
-	//	*[]float32           numbers with colons between them
+	//	*[]float64           numbers with colons between them
 	//	func(string) error   any text; the error names the wanted form
 	Value any
+}
+
+// Split returns the assignments in a list. Commas between double quotes are part of a value.
+func Split(list string) []string {
+	all, quoted := []string{""}, false
+	for i := range len(list) {
+		switch c := list[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == ',' && !quoted:
+			all = append(all, "")
+		default:
+			all[len(all)-1] += list[i : i+1]
+		}
+	}
+	return all
 }
 
 // Set reads lists of assignments with commas between them. A list has each name once; the last list with a
@@ -40,7 +56,7 @@ func Set(of string, settings []Setting, assignments []string) error {
 	}
 	for _, list := range assignments {
 		seen := map[string]bool{}
-		for a := range strings.SplitSeq(list, ",") {
+		for _, a := range Split(list) {
 			name, text, ok := strings.Cut(a, "=")
 			i := slices.Index(names, name)
 			var err error
@@ -108,14 +124,14 @@ func (s Setting) Read(text string) error {
 			return errors.New("0 or 1")
 		}
 		*to = on
-	case *[]float32:
-		var all []float32
+	case *[]float64:
+		var all []float64
 		for one := range strings.SplitSeq(text, ":") {
-			x, err := strconv.ParseFloat(one, 32)
+			x, err := strconv.ParseFloat(one, 64)
 			if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
 				return errors.New("a number for each channel, such as 0.485:0.456:0.406")
 			}
-			all = append(all, float32(x))
+			all = append(all, x)
 		}
 		*to = all
 	case func(string) error:

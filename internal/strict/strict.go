@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"penstock.example/internal/disk"
 )
 
 // Error is a mistake in the JSON.
@@ -30,7 +32,7 @@ func (e *Error) Error() string {
 	if e.Line > 0 {
 		text = fmt.Sprintf("line %d: %s", e.Line, text)
 	}
-	return text
+	return disk.ShortText(text)
 }
 
 // Unmarshal reads a JSON object into the struct that to points to. Fields with the tag omitzero may be

@@ -21,6 +21,7 @@ type part struct {
 }
 
 func TestUnmarshal(t *testing.T) {
+	long := strings.Repeat("z", 1<<20)
 	for text, want := range map[string]string{ // the path and a part of the reason; "" is none
 		`{"version":1}`:                          "",
 		` {"list":[{"good":true}],"version":1} `: "",
@@ -35,6 +36,7 @@ func TestUnmarshal(t *testing.T) {
 		`{"Version":1}`:                          "Version unknown field",
 		`{"version":1,"version":1}`:              "version duplicate",
 		`{}`:                                     ` "version" is missing`,
+		`{"version":1,"` + long + `":1}`:         long + " unknown field",
 		`{"version":null}`:                       "version null; want a whole number",
 		`{"version":1.0}`:                        "version 1.0; want a whole number",
 		`{"version":1e3}`:                        "version 1e3",
@@ -58,8 +60,9 @@ func TestUnmarshal(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", text, err)
 			}
-		} else if !errors.As(err, &fault) || fault.Path != path || !strings.Contains(fault.Reason, reason) {
-			t.Errorf("%s: %v; want %q", text, err, want)
+		} else if !errors.As(err, &fault) || fault.Path != path || !strings.Contains(fault.Reason, reason) ||
+			len(err.Error()) > 2000 {
+			t.Errorf("%.200s: %.2000v; want %.200q", text, err, want)
 		}
 	}
 	var fault *strict.Error

@@ -2,12 +2,15 @@ package system
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"penstock.example/internal/shim"
 )
@@ -62,6 +65,19 @@ func AvailableMemory(root string) (int64, error) {
 			return free, nil
 		}
 	}
+}
+
+// CheckAddressSpace returns an error if this process may use too few addresses (RLIMIT_AS). Libraries,
+// heaps, and the stacks and buffers of threads take many more addresses than memory. If OpenBLAS gets
+// no buffer, it hangs.
+func CheckAddressSpace() error {
+	var limit syscall.Rlimit
+	need := uint64(4<<30 + runtime.NumCPU()<<27)
+	if syscall.Getrlimit(syscall.RLIMIT_AS, &limit) != nil || limit.Cur >= need {
+		return nil
+	}
+	return fmt.Errorf("this process may use only %d MiB of addresses; want ulimit -v %d or unlimited, and "+
+		"--memory-limit to limit memory", limit.Cur>>20, need>>10)
 }
 
 // TrimProcess returns free memory of malloc's and Go's heaps to the system. It takes milliseconds.

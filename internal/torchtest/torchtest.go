@@ -56,6 +56,9 @@ func Check(t testing.TB) {
 			if wait == 100 {
 				var b strings.Builder
 				_ = pprof.Lookup("goroutine").WriteTo(&b, 1)
+				if strings.Contains(b.String(), "regexp2/v2.runClock") && runtime.NumGoroutine() == goroutines+1 {
+					break // the clock of a search's time limit ends by itself
+				}
 				t.Errorf("%d goroutines were not joined:\n%s", runtime.NumGoroutine()-goroutines, b.String())
 				break
 			}

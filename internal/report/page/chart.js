@@ -195,7 +195,7 @@ class Chart extends Picture {
       ctx.beginPath(); ctx.moveTo(this.left, y); ctx.lineTo(this.right, y); ctx.stroke();
       ctx.fillText(text(t), this.left - 7, y);
     }
-    this.axis(ctx, bottom, ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 60), this.o.xBase), this.o.xTick, this.o.xName);
+    this.axis(ctx, bottom, ticks(this.view.lo, this.view.hi, Math.max(2, (this.right - this.left) / 80), this.o.xBase), this.o.xTick, this.o.xName);
     ctx.save();
     ctx.beginPath(); ctx.rect(this.left - 4, 0, this.right - this.left + 8, height); ctx.clip(); // with room for half a point
     this.series.forEach((s, i) => this.line(ctx, s, i));

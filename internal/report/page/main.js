@@ -41,6 +41,15 @@ function tile(name, value, note, share) {
   return t;
 }
 
+// peakTile is the tile of the device that is nearest to its limit, or else holds the most; none without peaks.
+function peakTile(name, peaks) {
+  const devices = peaks.map((peak, i) => {
+    const { name, limit } = view.devices && view.devices[i] || { name: `device ${i}` };
+    return { peak, name, limit, share: limit ? peak / limit : 0 };
+  }).filter(d => d.peak).sort((a, b) => b.share - a.share || b.peak - a.peak);
+  return devices.slice(0, 1).map(d => tile(name, bytes(d.peak), d.name + (d.limit ? `, ${percent(d.share)} of ${bytes(d.limit)}` : ", no limit"), d.share || undefined));
+}
+
 function tiles() {
   const out = [], steps = history.steps, last = steps.at(-1);
   if (last) {
@@ -65,24 +74,16 @@ function tiles() {
   }
   if (last) out.push(tile("Samples a second", grouped(Math.round(median(steps.slice(-50).map(s => s[SPEED])))), "median of the last steps"));
   if (!last && view.planned && view.times === "predicted" && view.devices) {
-    const bound = Math.max(...view.devices.map(d => d.predicted && d.limit ? d.predicted / d.limit : 0));
-    const i = view.devices.reduce((best, d, k) => d.predicted > view.devices[best].predicted ? k : best, 0), d = view.devices[i];
     out.push(tile("Step, planned", duration(lengthOf(view.planned)), `${grouped(view.devices.length)} ${view.devices.length === 1 ? "device" : "devices"}`));
     if (!view.ran) out.push(tile("Idle, planned", percent(view.devices.reduce((sum, d) => sum + d.idle, 0) / view.devices.length), "mean of the devices"));
-    if (d.predicted) out.push(tile("Peak memory, planned", bytes(d.predicted), d.name + (d.limit ? `, of ${bytes(d.limit)}` : ", no limit"), d.limit ? bound : undefined));
+    out.push(...peakTile("Peak memory, planned", view.devices.map(d => d.predicted)));
     out.push(tile("Recomputed forwards", grouped(view.devices.reduce((sum, d) => sum + d.recomputed, 0)), "in a step, of all units"));
   }
   if (view.devices && view.ran) {
     const mean = of => view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length;
     out.push(tile("Idle", percent(mean("ran_idle")), `planned ${percent(mean("idle"))}, mean of ${count(view.devices.length, "device")}`));
   }
-  if (history.peaks.length) {
-    let worst = 0;
-    const share = i => view.devices && view.devices[i] && view.devices[i].limit ? history.peaks[i] / view.devices[i].limit : 0;
-    history.peaks.forEach((p, i) => { if (share(i) > share(worst) || share(worst) === 0 && p > history.peaks[worst]) worst = i; });
-    const d = view.devices && view.devices[worst];
-    out.push(tile("Peak memory", bytes(history.peaks[worst]), d ? d.name + (d.limit ? `, ${percent(share(worst))} of ${bytes(d.limit)}` : ", no limit") : `device ${worst}`, d && d.limit ? share(worst) : undefined));
-  }
+  out.push(...peakTile("Peak memory", history.peaks));
   byId("tiles").replaceChildren(...out);
 }
 
@@ -311,7 +312,7 @@ function layers() {
   const columns = [
     { title: "#", value: l => l.i, number: true, minor: true },
     { title: "Layer", head: true, value: l => l.name, cell: l => element("code", { textContent: l.name }) },
-    { title: "Kind", value: l => l.type || "" },
+    ...(rows.some(l => l.type) ? [{ title: "Kind", value: l => l.type || "" }] : []),
     { title: "Stage", value: l => l.stage, number: true, cell: l => l.stage < 0 ? "–" : String(l.stage) },
     { title: "Device", value: l => l.device || "" },
   ];

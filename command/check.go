@@ -1,0 +1,302 @@
+package command
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/disk"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/schedule"
+	"penstock.example/torch"
+)
+
+// runOptions is a checked command line of penstock train. The disk has not been looked at.
+type runOptions struct {
+	trainFlags
+	startup
+	program    string            // in the file of --schedule
+	policy     []pipe.Checkpoint // by stage
+	sideBySide int               // devices, if the schedule places the stages; 0 if the command line does
+	world      planWorld         // for --plan auto
+	named      []torch.Device    // --devices with --plan auto
+}
+
+// startup is how and where a run was started.
+type startup struct {
+	args        []string // the whole command line
+	effective   []byte   // flags as a file for --config
+	flags       *pflag.FlagSet
+	getenv      func(string) string
+	member      group.Config // place in the group, of this process or of a replica in it
+	grouped     bool         // the group has several members
+	membersHere int          // members in this process
+	localGroup  *group.Group // the group, if this process has all members; else nil
+	read        func() (datasets, error)
+	common      map[string]string                  // flags that must be equal in all members
+	decide      func(planJSON) (runOptions, error) // applies the plan of --plan auto to the flags
+}
+
+// check checks flags against each other and against the environment. Its errors are usage errors.
+func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
+	o := runOptions{trainFlags: f, startup: startup{getenv: getenv, flags: s}}
+	o.anyThreads = !s.Changed("threads")
+	for _, check := range []func(*pflag.FlagSet) error{
+		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkOptimizer, o.checkPairs,
+	} {
+		if err := check(s); err != nil {
+			return runOptions{}, err
+		}
+	}
+	if o.epochs == 0 && o.steps == 0 {
+		o.epochs = 1
+	}
+	if o.grouped {
+		o.common = o.facts(s)
+	}
+	return o, nil
+}
+
+func (o *runOptions) checkNames(s *pflag.FlagSet) error {
+	switch {
+	case o.modelName == "":
+		return badUsage("--model is needed: one of %s", strings.Join(models.Names(), ", "))
+	case o.dataName == "":
+		return badUsage("--data is needed: one of %s", strings.Join(data.Names(), ", "))
+	}
+	return o.modelFlags.check(s)
+}
+
+// checkPairs refuses flags that have no effect without another.
+func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
+	several, rate := o.processCount() > 1, o.lrSchedule.name
+	err := cmp.Or(
+		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+		checkPair(s, o.resume || o.autoresume, "--resume", "changed-data"),
+		checkPair(s, o.validate != "", "--validate", "patience"),
+		checkPair(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
+		checkPair(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
+		checkPair(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"),
+		checkPair(s, s.Changed("processes"), "--processes", "rank"),
+		checkPair(s, several, "several processes", "rendezvous", "join-timeout", "silence"),
+		o.numerics.check(s, slices.Concat(o.named, o.config.Devices)))
+	if err != nil {
+		return err
+	}
+	for _, text := range o.weights.rename {
+		r, err := nn.ParseRename(text)
+		if err != nil {
+			return badUsage("--init-rename %s", message(err))
+		}
+		o.weights.rules.Rename = append(o.weights.rules.Rename, r)
+	}
+	return nil
+}
+
+// checkPair refuses these flags if what they need is not given.
+func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
+	for _, name := range flags {
+		if given || !s.Changed(name) {
+			continue
+		}
+		f := s.Lookup(name)
+		value := strings.Trim(f.Value.String(), "[]")
+		if f.Value.Type() == "bool" && value == f.DefValue {
+			continue
+		}
+		if value == "true" {
+			value = ""
+		}
+		return badUsage("--%s has no effect without %s", strings.TrimSpace(name+" "+value), needed)
+	}
+	return nil
+}
+
+// checkCut checks stages, balance, devices and policies against each other and against the model.
+func (o *runOptions) checkCut(s *pflag.FlagSet) error {
+	model, err := models.New(o.modelName, o.options)
+	if err != nil {
+		return badUsage("--set %s: %s", strings.Join(o.settings, ","), message(err))
+	}
+	if err := o.checkSchedule(s); err != nil {
+		return err
+	}
+	all, cut := len(model.Layers()), o.config
+	switch {
+	case s.Changed("balance"):
+	case o.stages > all:
+		return badUsage("--stages: %d are more than the %d layers of %s; want fewer stages or processes",
+			o.stages, all, o.modelName)
+	default: // any balance: the layers are timed later
+		cut.Balance = append(slices.Repeat([]int{1}, o.stages-1), all-o.stages+1)
+		if o.stages == 1 {
+			o.config.Balance = cut.Balance
+		}
+	}
+	if err := o.checkProcesses(); err != nil {
+		return err
+	}
+	if o.grouped { // processes have not met yet
+		cut.Group = group.Local(o.member.Size)[o.member.Rank]
+	}
+	if err := cut.Check(model); err != nil {
+		return inFlags(s, err)
+	}
+	if o.config.Devices == nil {
+		for i := range o.stages {
+			o.config.Devices = append(o.config.Devices, torch.CPU(i))
+		}
+	}
+	o.config.Devices = o.config.Devices[:o.stages]
+	each := o.pipelineProcesses()
+	if o.config.Ranks == nil && len(o.config.DeviceNames()) < each {
+		o.config.Ranks = pipe.DefaultRanks(o.config.Devices, each)
+	}
+	o.policy, err = cut.Checkpoint.Stages(o.stages)
+	return err
+}
+
+func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
+	if !s.Changed("lr") {
+		o.update.LR = cmp.Or(map[string]float64{"sgd": 0.1, "rmsprop": 0.01}[o.optimizerName], 0.001)
+	}
+	o.update.Momentum = momentumOf(s, o.optimizerName, o.update.Momentum)
+	if o.optimizerName == "adamw" && !s.Changed("weight-decay") {
+		o.update.WeightDecay = 0.01
+	}
+	if n := copy(o.update.Betas[:], o.betas); o.betas != nil && (n != 2 || len(o.betas) != 2) {
+		return badUsage("--betas %s: want two numbers, such as 0.9,0.999", joined(o.betas))
+	}
+	for _, text := range o.groups {
+		g, err := readGroup(text)
+		if err != nil {
+			return err
+		}
+		o.update.Groups = append(o.update.Groups, g)
+	}
+	_, err := optim.Slots(o.optimizerName, o.update)
+	return inFlags(s, err)
+}
+
+// readGroup reads a group of parameters. A scale of 0 is refused: --train-only freezes parameters.
+func readGroup(text string) (g optim.Group, err error) {
+	i := strings.LastIndexByte(text, ':')
+	for setting := range strings.SplitSeq(text[i+1:], ",") {
+		name, number, _ := strings.Cut(setting, "=")
+		x, err := strconv.ParseFloat(number, 64)
+		switch {
+		case err == nil && name == "scale" && x != 0:
+			g.Scale = x
+		case err == nil && name == "weight-decay":
+			g.WeightDecay = &x
+		default:
+			return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W, or one of the two", text)
+		}
+	}
+	g.Params = text[:max(i, 0)]
+	return g, nil
+}
+
+// momentumOf returns --momentum or its default.
+func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
+	if optimizer == "sgd" && !s.Changed("momentum") {
+		return 0.9
+	}
+	return momentum
+}
+
+// checkSchedule finds the schedule of the pipeline and places the stages on devices. Afterwards o.stages
+// counts the stages of all devices, and o.virtual the stages of one device.
+func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
+	named, err := schedule.Named(cmp.Or(o.schedule, "gpipe"))
+	if err != nil {
+		return o.readProgram(s, err)
+	}
+	o.virtual = cmp.Or(o.virtual, named.Usual())
+	switch n := len(o.config.Balance); {
+	case n == 0:
+		o.stages *= o.virtual
+	case n%o.virtual != 0 || s.Changed("stages") && n != o.stages*o.virtual:
+		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out",
+			joined(o.config.Balance), n, o.virtual)
+	default:
+		o.stages = n
+	}
+	if o.schedule == "" && o.virtual == 1 {
+		return nil
+	}
+	devices := o.stages / o.virtual
+	workers, err := named.Workers(devices, o.virtual)
+	if err != nil {
+		return badUsage("--virtual %d: %s", o.virtual, message(err))
+	}
+	o.config.Schedule = named.Generate
+	o.placeStages(workers, devices)
+	return nil
+}
+
+// readProgram reads the program in the file of --schedule. unknown is the error for a name of no schedule.
+func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
+	text, err := disk.Read(o.schedule, disk.MaxJSON)
+	if errors.Is(err, fs.ErrNotExist) {
+		return badUsage("--schedule %q: %s, or a file with a program; the learning rate has --lr-schedule",
+			o.schedule, message(unknown))
+	}
+	var program *schedule.Program
+	if err == nil {
+		program, err = schedule.Parse(string(text))
+	}
+	if err == nil {
+		err = schedule.Check(program)
+	}
+	if found := (schedule.Violations)(nil); errors.As(err, &found) {
+		err = fmt.Errorf("%w; penstock schedule check lists all that is wrong", found[0])
+	}
+	if err != nil {
+		return badUsage("--schedule %s: %s", o.schedule, message(err))
+	}
+	devices, n := len(program.Workers), len(o.config.Balance)
+	if o.virtual > 0 || s.Changed("stages") && o.stages != devices || n > 0 && n != program.Stages {
+		return badUsage("--schedule %s: the program is for %d stages on %d devices; want --virtual, "+
+			"--stages and --balance left out", o.schedule, program.Stages, devices)
+	}
+	o.program, o.stages, o.virtual = program.String(), program.Stages, max(program.Stages/devices, 1)
+	if !s.Changed("chunks") {
+		o.config.Chunks = program.MicroBatches
+	}
+	o.config.Schedule = schedule.Fixed(program.WithoutReduce()) // reductions are for replicas
+	o.placeStages(program.Placement(), devices)
+	return nil
+}
+
+// placeStages gives each stage the device of its worker, unless --devices has one for each stage. If several
+// processes call their devices by the same name, the workers are shared out over these processes.
+func (o *runOptions) placeStages(workers []int, count int) {
+	given, processes := o.config.Devices, o.pipelineProcesses()
+	if given != nil && (len(given) != count || count == o.stages) {
+		return
+	}
+	sameNames := given != nil && len(o.config.DeviceNames()) < processes
+	o.sideBySide, o.config.Devices, o.config.Ranks = count, nil, nil
+	for _, w := range workers {
+		d := torch.CPU(w)
+		if given != nil {
+			d = given[w]
+		}
+		o.config.Devices = append(o.config.Devices, d)
+		if sameNames {
+			o.config.Ranks = append(o.config.Ranks, w*processes/count)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"penstock.example/safetensors"
+	"penstock.example/train"
+)
+
+func newCheckpoint() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "checkpoint",
+		Short: "Look at checkpoints and check them",
+		Long: `Look at the checkpoints of penstock train --out: directories such as step-000200, with
+model.safetensors, optimizer.safetensors, and the step, recipe and hashes in state.json.`,
+		Example: `  penstock checkpoint inspect out/fashion
+  penstock checkpoint verify out/fashion/step-000200`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newCheckpointInspect(), newCheckpointVerify())
+	return cmd
+}
+
+// findCheckpoint opens a checkpoint, or the newest one in the directory of a run. With best it opens the
+// checkpoint of the run that has the lowest validation loss.
+func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
+	switch c, err = train.OpenCheckpoint(dir); {
+	case errors.As(err, new(*train.DamagedError)):
+		return nil, err
+	case err != nil:
+		return nil, &usageError{err}
+	case best && c.Best == nil:
+		return nil, badUsage("--best: there was no validation up to %s; want a run with --validate", c.Path)
+	case best:
+		return train.OpenCheckpoint(train.Store{Dir: filepath.Dir(c.Path)}.Path(c.Best.Step))
+	}
+	return c, nil
+}
+
+const whichCheckpoint = "DIR is a checkpoint, or the directory of penstock train --out for its newest one."
+
+func newCheckpointInspect() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "inspect DIR",
+		Short: "Print what is in a checkpoint",
+		Long: `Print the step, the position in the data, the recipe, the files, and the tensors with
+their types, shapes and sizes. Only state.json is read.
+
+` + whichCheckpoint,
+		Example: `  penstock checkpoint inspect out/fashion --format json | jq .recipe`,
+		Args:    filesNamed("DIR"),
+	}
+	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {
+		found, err := findCheckpoint(args[0], false)
+		if err != nil {
+			return result{}, err
+		}
+		c := checkpointLine{found.Path, found.Contents}
+		return result{line: c, text: func(w io.Writer) {
+			var recipe bytes.Buffer
+			json.Indent(&recipe, c.Recipe, "", "  ") // it was read from JSON
+			fmt.Fprintf(w, "checkpoint\t%s\nstep\t%d\nposition\tbatch %d of epoch %d is next, both "+
+				"counted from 0\n\nrecipe: %s\n\n", c.Path, c.Step, c.Position.Batch, c.Position.Epoch,
+				&recipe)
+			row(w, "FILE", "BYTES", "TENSORS", "SHA256")
+			files := slices.Sorted(maps.Keys(c.Files))
+			for _, name := range files {
+				f := c.Files[name]
+				row(w, name, f.Bytes, len(f.Tensors), f.SHA256)
+			}
+			fmt.Fprintln(w)
+			row(w, "TENSOR", "TYPE", "SHAPE", "BYTES", "FILE")
+			for _, name := range files {
+				tensors := c.Files[name].Tensors
+				for _, tensor := range slices.Sorted(maps.Keys(tensors)) {
+					x := tensors[tensor]
+					row(w, tensor, x.DType, x.Shape, x.Bytes(), name)
+				}
+			}
+		}}, nil
+	})
+}
+
+// checkpointLine is the JSON of a checkpoint.
+type checkpointLine struct {
+	Path string `json:"path"`
+	train.Contents
+}
+
+func newCheckpointVerify() *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify DIR",
+		Short: "Check every byte of a checkpoint",
+		Long: `Read all files of a checkpoint and compare their hashes with state.json. If a file is
+missing or damaged, the exit code is 1.
+
+` + whichCheckpoint,
+		Args: filesNamed("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := findCheckpoint(args[0], false)
+			if err != nil {
+				return err
+			}
+			if damage := c.Damage(); len(damage) > 0 {
+				return fmt.Errorf("checkpoint %s is damaged:\n%w", c.Path, errors.Join(damage...))
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was written: step %d, %d files\n", c.Path,
+				c.Step, len(c.Files))
+			return err
+		},
+	}
+}
+
+func newExport() *cobra.Command {
+	types := map[string]safetensors.DType{"float16": safetensors.F16, "bfloat16": safetensors.BF16,
+		"float32": safetensors.F32, "float64": safetensors.F64}
+	names := slices.Sorted(maps.Keys(types))
+	var out, dtype string
+	var best bool
+	cmd := &cobra.Command{
+		Use:   "export DIR --out FILE.safetensors",
+		Short: "Write a trained model to a file for PyTorch",
+		Long: `Write the parameters and buffers of a trained model to a safetensors file for PyTorch,
+by their names in torchvision, and for gpt2 in Hugging Face's library. The checkpoint is
+checked first. If it is damaged, nothing is written.
+
+` + whichCheckpoint,
+		Example: `  penstock export out/pets --best --dtype float16 --out pets.safetensors`,
+		Args:    filesNamed("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := need(cmd, "out"); err != nil {
+				return err
+			}
+			c, err := findCheckpoint(args[0], best)
+			if err != nil {
+				return err
+			}
+			if err := checkOut(cmd, out, c.Paths()...); err != nil {
+				return err
+			}
+			count, stream := 0, standardOutput(cmd, out)
+			err = c.Merge(func(model []safetensors.Tensor) error {
+				for i, t := range model {
+					if to, ok := types[dtype]; ok && t.DType.Float() && t.DType != to {
+						model[i] = safetensors.Converting(t, to)
+					}
+				}
+				if count = len(model); stream != nil {
+					return safetensors.Write(stream, model, safetensors.PyTorch)
+				}
+				return safetensors.WriteFile(out, model, safetensors.PyTorch)
+			})
+			if err == nil && stream == nil {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
+			}
+			return err
+		},
+	}
+	s := cmd.Flags()
+	s.SortFlags = false
+	path(s, &out, "out", "`FILE` to write, such as model.safetensors")
+	word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
+	bestFlag(s, &best)
+	return cmd
+}

@@ -1,0 +1,131 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/pipe"
+	"penstock.example/plan"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// usageError is the error of a wrong command line or input: the same run would fail again.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func badUsage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// remedyError is an error with another text.
+type remedyError struct {
+	error
+	text string
+}
+
+func (e *remedyError) Error() string { return e.text }
+func (e *remedyError) Unwrap() error { return e.error }
+
+// wrongInput turns err into a usage error, unless it is nil, lack of memory, or a failure of the system.
+func wrongInput(err error) error {
+	var errno syscall.Errno
+	missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, syscall.ENOTDIR)
+	if err == nil || errors.Is(err, torch.ErrOutOfMemory) || errors.As(err, &errno) && !missing {
+		return err
+	}
+	return &usageError{err}
+}
+
+// overLimit turns err into a usage error if it says that the run does not fit into --memory-limit.
+func overLimit(err error) error {
+	var planned *plan.MemoryError
+	var measured *torch.MemoryError
+	if errors.As(err, &planned) || errors.As(err, &measured) && measured.Limit > 0 {
+		return &usageError{err}
+	}
+	return err
+}
+
+// flagOfField maps fields of configurations to flags, if the names differ.
+var flagOfField = map[string]string{
+	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
+	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
+	"MinLR": "lr-schedule", "Rise": "lr-schedule", "DivFactor": "lr-schedule", "FinalDivFactor": "lr-schedule",
+	"Gamma": "lr-schedule", "StepSize": "lr-schedule",
+}
+
+// flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
+func flagOf(field string) string {
+	return "--" + strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
+}
+
+// inFlags turns a *pipe.ConfigError into a usage error that names the flag in place of the field.
+func inFlags(s *pflag.FlagSet, err error) error {
+	var e *pipe.ConfigError
+	if !errors.As(err, &e) {
+		return err
+	}
+	name, known := flagOfField[e.Field]
+	if !known {
+		name = strings.ToLower(e.Field)
+	}
+	flag := s.Lookup(name)
+	if flag == nil {
+		return badUsage("%s", message(err))
+	}
+	advice := e.Remedy
+	if e.Problem != "" { // a schedule repeats its name, the value
+		problem := strings.TrimPrefix(message(errors.New(e.Problem)), flag.Value.String()+": ")
+		advice = problem + "; " + e.Remedy
+	}
+	text := flag.Name
+	if flag.Changed {
+		text += " " + flag.Value.String()
+	}
+	return badUsage("--%s: %s", text, advice)
+}
+
+// libraryRemedy matches the advice in errors of the library.
+var libraryRemedy = regexp.MustCompile(`[:;] use .*`)
+
+// withRemedy adds to an error of the library the flags that help.
+func withRemedy(err error) error {
+	var said *remedyError
+	var short *plan.MemoryError
+	var mismatch *train.MismatchError
+	var damaged *train.DamagedError
+	switch {
+	case errors.As(err, &said):
+		return err
+	case errors.As(err, &short):
+		least := short.Least()
+		return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use "+
+			"more --chunks or --stages, or an --optimizer with less state", short.Shortages(), least,
+			formatBytes(least))}
+	case errors.Is(err, torch.ErrOutOfMemory):
+		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
+			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
+	case errors.As(err, &mismatch):
+		changed := ""
+		if strings.HasPrefix(mismatch.Field, "data.settings.") {
+			changed = ", accept the change with --changed-data"
+		}
+		return fmt.Errorf("%w; resume with the saved flags and data%s, or start anew with another --out", err,
+			changed)
+	case errors.As(err, &damaged):
+		return fmt.Errorf("%w; remove %s to go on from an earlier checkpoint, or start with another "+
+			"--out", err, damaged.Path)
+	case errors.Is(err, train.ErrNoCheckpoint):
+		return fmt.Errorf("%w; leave --resume out to start anew", err)
+	case errors.Is(err, train.ErrDiverged):
+		return fmt.Errorf("%w: a smaller --lr, or --clip-norm", err)
+	}
+	return err
+}

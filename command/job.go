@@ -1,0 +1,357 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/report"
+	"penstock.example/internal/setting"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/optim"
+	"penstock.example/pipe"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// job is a training run.
+type job struct {
+	runOptions
+	group          *group.Group // nil: this process alone
+	training, test data.Dataset
+	heldOut        data.Dataset // samples for validation; nil is none
+	model          *nn.Sequential
+	recipe         train.Recipe
+	schedule       optim.Schedule    // of the learning rate
+	batches        int               // in an epoch
+	last           int64             // last step
+	from           *train.Checkpoint // the checkpoint to resume; nil is none
+	pipe           *pipe.Pipe
+	loop           train.Loop
+	show           *reporter
+	peaks          highest
+	recorded       int64 // recorded step; 0 is none
+	measures       measures
+	listener       net.Listener // of the dashboard; nil is none
+	live           *report.Live // serves it, and is closed with measures; nil before it is open
+	page           *report.Run  // of the recorded step; nil before it
+	saved          int64        // step of the newest checkpoint in --out; 0 is none
+	unsaved        bool         // saving failed
+	endedWithPeers bool         // all processes end here, so none needs to be told
+	timingWarned   bool         // of uncertain times
+	unlock         func() error // releases --out; nil without --out
+}
+
+// openJob opens a run. Cheap checks come first: data, checkpoints and output files are checked before
+// anything takes memory or time. The caller closes the job.
+func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
+	j := &job{runOptions: o}
+	_, missing := os.Stat(o.out)
+	_, live := terminalWidth(stderr)
+	for _, open := range []struct {
+		doing string // shown on a terminal
+		run   func(ctx context.Context, stderr io.Writer) error
+	}{
+		{"", j.openGroup}, {"", j.listen}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
+		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
+		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads},
+		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
+		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
+		{"", j.serveDashboard},
+	} {
+		err := func() error {
+			if open.doing == "" || !live {
+				return open.run(ctx, stderr)
+			}
+			p := newProgress(stderr, open.doing, "")
+			defer p.end()
+			return open.run(ctx, p)
+		}()
+		if err != nil {
+			err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
+			if missing != nil && j.out != "" {
+				os.Remove(j.out) // if nothing is in it
+			}
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+// close frees all that openJob has opened.
+func (j *job) close() error {
+	if j.loop.Loader != nil {
+		j.loop.Loader.Close()
+	}
+	if j.loop.Optimizer != nil {
+		j.loop.Optimizer.Close()
+	}
+	var err error
+	if j.pipe != nil {
+		err = j.pipe.Close()
+	}
+	if j.model != nil {
+		nn.Free(j.model)
+	}
+	for _, d := range j.config.Devices {
+		d.SetLimit(0)
+	}
+	err = errors.Join(err, j.measures.close())
+	if j.listener != nil && j.live == nil {
+		err = errors.Join(err, j.listener.Close())
+	}
+	if j.unlock != nil {
+		err = errors.Join(err, j.unlock())
+	}
+	if j.group != nil {
+		err = errors.Join(err, j.group.Close())
+	}
+	return err
+}
+
+// openData reads the data set, makes a model that fits it, and fills the recipe.
+func (j *job) openData(context.Context, io.Writer) (err error) {
+	sets, err := j.read()
+	if err != nil {
+		return err
+	}
+	j.training, j.test = sets.training, sets.test
+	info := j.training.Info()
+	m, err := j.measured(&info)
+	if err != nil {
+		return err
+	}
+	j.model = m.Sequential
+	if err := freeze(j.model, j.weights.trainOnly); err != nil {
+		return err
+	}
+	fingerprint, err := train.Fingerprint(j.training)
+	if err != nil {
+		return err
+	}
+	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
+	if j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed); err != nil {
+		return err
+	}
+	if j.heldOut != nil {
+		described["validation"] = j.validate
+	}
+	if j.dataSettings != nil {
+		described["chosen"] = parseAssignments(j.dataSettings)
+	}
+	optimizer := map[string]any{"lr": j.update.LR, "momentum": j.update.Momentum,
+		"nesterov": j.update.Nesterov, "weight-decay": j.update.WeightDecay}
+	if j.betas != nil {
+		optimizer["betas"] = j.betas
+	}
+	if j.update.Eps != 0 {
+		optimizer["eps"] = j.update.Eps
+	}
+	if len(j.groups) > 0 {
+		optimizer["group"] = j.groups
+	}
+	j.recipe = train.Recipe{
+		Model:     train.Choice{Name: j.modelName, Settings: m.chosen},
+		Data:      train.Choice{Name: j.dataName, Settings: described},
+		Optimizer: train.Choice{Name: j.optimizerName, Settings: optimizer},
+		Batch:     j.batch, Chunks: j.config.Chunks, Seed: j.config.Seed, ClipNorm: j.clipNorm,
+		Threads: j.config.Threads, Replicas: j.config.Replicas, Autocast: j.config.Autocast,
+		DeferredBatchNorm: j.config.DeferredBatchNorm, TrainOnly: j.weights.trainOnly,
+		Steps: j.steps, Epochs: j.epochs, SaveEvery: j.saveEvery, DropLast: j.dropLast, Samples: &info,
+	}
+	if j.accumulate > 1 {
+		j.recipe.Accumulate = j.accumulate
+	}
+	for _, g := range j.update.Groups {
+		if !slices.ContainsFunc(nn.Params(j.model), func(p nn.NamedParam) bool {
+			return nn.Match(g.Params, p.Name)
+		}) {
+			return badUsage("--group %s: no parameter of %s has such a name", g.Params, j.modelName)
+		}
+	}
+	return nil
+}
+
+// parseAssignments returns the values in assignments such as "B=6,C=12" by name. The last one counts.
+func parseAssignments(lists []string) map[string]any {
+	out := map[string]any{}
+	for _, list := range lists {
+		for _, assignment := range setting.Split(list) {
+			name, value, _ := strings.Cut(assignment, "=")
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// splitValidation splits the samples by --validate into samples to train with and samples for validation.
+// heldOut is nil if --validate is no share.
+func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset,
+	err error) {
+	if validate == "" || validate == partTest {
+		return training, nil, nil
+	}
+	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
+	if kept, heldOut, err = data.Split(training, share, seed); err != nil {
+		err = fmt.Errorf("--validate %s: %w", validate, err)
+	}
+	return kept, heldOut, err
+}
+
+// planSteps finds the last step and the learning rate's schedule up to it.
+func (j *job) planSteps(context.Context, io.Writer) (err error) {
+	j.batches = (j.training.Len() + j.batch - 1) / j.batch // an epoch's last batch may be short
+	if j.dropLast {
+		j.batches = j.training.Len() / j.batch
+	}
+	updates := int64((j.batches + j.accumulate - 1) / j.accumulate)
+	j.last = j.steps
+	if all := int64(j.epochs) * updates; j.epochs > 0 && (j.steps == 0 || all < j.steps) {
+		j.last = all
+	}
+	name, config := j.lrSchedule.name, j.lrSchedule.config
+	config.LR, config.WarmupSteps = j.update.LR, j.warmup
+	settings := map[string]any{"warmup": j.warmup}
+	if j.lrSchedule.options != "" {
+		settings["options"] = j.lrSchedule.options
+	}
+	switch name {
+	case "constant": // it has no length
+	case plateau:
+		name, j.loop.Plateau = "constant", &j.lrSchedule.plateau
+		j.loop.Plateau.Lowest /= j.update.LR
+	default:
+		config.TotalSteps = cmp.Or(j.scheduleSteps, int(j.last))
+		settings["schedule-steps"] = config.TotalSteps
+	}
+	j.recipe.LRSchedule = train.Choice{Name: j.lrSchedule.name, Settings: settings}
+	j.schedule, err = optim.NewSchedule(name, config)
+	return err
+}
+
+func (j *job) limitMemory(context.Context, io.Writer) error {
+	for _, d := range j.config.Devices {
+		d.SetLimit(cmp.Or(j.limit, j.bytes[d]))
+	}
+	return nil
+}
+
+// findBalance times the layers, cuts the model by time and prints the balance, unless it is given.
+func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
+	if j.config.Balance != nil {
+		return nil
+	}
+	cut, err := train.BalanceByTime(ctx, j.model, j.training, j.policy, j.measuring(profile.Config{
+		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
+		Devices: j.devicesOfEach(), Threads: j.config.Threads,
+		// a limit that is enough can be named only after the cut
+		LiftLimit: slices.Contains(j.policy, pipe.Optimal)}))
+	if err != nil {
+		return err
+	}
+	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
+	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
+	var each []string
+	for _, t := range cut.Times {
+		each = append(each, ms(t.Total()))
+	}
+	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
+		joined(cut.Counts), strings.Join(each, ", "))
+	return nil
+}
+
+// measuring returns the configuration for measuring the layers of the run.
+func (j *job) measuring(c profile.Config) train.MeasureConfig {
+	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
+	c.Loss = trainingLoss(j.training.Info().Task())
+	rows := (j.batch + j.replicas - 1) / j.replicas // of a batch, in each replica
+	return train.MeasureConfig{Group: j.group, Batch: rows, Chunks: j.config.Chunks, Profile: c}
+}
+
+// trainingLoss returns cross entropy, or for regression the squared error. Auxiliary classifiers add 0.3 of
+// their losses.
+func trainingLoss(task data.Task) nn.Loss {
+	loss := nn.CrossEntropy()
+	if task == data.Regression {
+		loss = nn.MSE()
+	}
+	return models.NewAuxiliaryLoss(loss, 0.3)
+}
+
+// openPipe cuts the model and makes the optimizer. Nothing is on a device yet.
+func (j *job) openPipe(context.Context, io.Writer) (err error) {
+	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
+		return err
+	}
+	config := j.config
+	config.Optimizer = j.loop.Optimizer
+	j.recipe.Balance, j.recipe.Processes = config.Balance, j.processCount()
+	j.pipe, err = pipe.Open(j.model, config)
+	return err
+}
+
+// placePipe puts model and optimizer on their devices, with the state of the checkpoint or the weights of
+// --init.
+func (j *job) placePipe(context.Context, io.Writer) error {
+	err := j.pipe.Place()
+	switch {
+	case err != nil:
+	case j.from != nil:
+		err = j.from.Restore(j.pipe, j.loop.Optimizer)
+	case j.weights.init != "":
+		err = j.loadInit()
+	}
+	return err
+}
+
+// openLoop completes the loop.
+func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
+	config := data.LoaderConfig{BatchSize: j.batch, Seed: j.config.Seed, Shuffle: true,
+		Augment: j.data.Augment, DropLast: j.dropLast, Prefetch: 2}
+	if j.from != nil {
+		config.Start = j.from.Position
+		config.Start.Batch = min(config.Start.Batch, j.batches) // there may be fewer samples than before
+		if err := j.tellStart(stderr); err != nil {
+			return err
+		}
+	}
+	l := &j.loop
+	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
+		return err
+	}
+	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.schedule
+	l.ClipNorm, l.Accumulate, l.Steps, l.Epochs = j.clipNorm, j.accumulate, j.steps, j.epochs
+	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
+		l.Scaler = &optim.Scaler{}
+	}
+	j.recorded = j.stepToRecord()
+	j.pipe.SetRecord(l.Step+1 == j.recorded)
+	l.OnStep = []train.Hook{j.recordStep}
+	if j.testEvery > 0 { // before saving, so that each saved step has its test
+		l.OnStep = append(l.OnStep, j.testing(ctx))
+	}
+	save := func(int) error { _, err := j.save(); return err }
+	if j.saveEvery > 0 {
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { return save(0) }))
+	}
+	if l.Validation = j.validation(); l.Validation != nil || j.saveEvery == 0 {
+		l.OnEpoch = func(int) error { // the best is saved whatever --save-every says
+			if j.saveEvery > 0 && (l.Best == nil || l.Best.Step != l.Step) {
+				return nil
+			}
+			return save(0)
+		}
+	}
+	return l.Check()
+}

@@ -1,0 +1,211 @@
+// Package command is the command penstock, for models and data sets of one's own as well.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock.example/data"
+	"penstock.example/internal/arg"
+	"penstock.example/internal/launch"
+	"penstock.example/internal/system"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
+)
+
+// Model is a model of one's own for --model. See [models.Register].
+type Model struct {
+	Name     string
+	Summary  string         // one line
+	Kind     models.Kind    // "" is models.Image
+	Input    []int64        // the shape of one sample
+	Defaults models.Options // the options of --set that are not zero; the data set decides Classes
+	New      func(models.Options) (*nn.Sequential, error)
+}
+
+func (m Model) register() error {
+	return models.Register(models.Info{Name: m.Name, Summary: m.Summary, Kind: m.Kind, Input: m.Input,
+		Defaults: m.Defaults}, m.New)
+}
+
+// Data is a data set of one's own for --data. See [data.Register].
+type Data struct {
+	Name  string
+	Tasks []data.Task // that its samples may have
+	// Open opens the set, with the path of --data-dir or "".
+	Open func(path string, o data.Options) (train, test data.Dataset, err error)
+}
+
+func (d Data) register() error { return data.Register(d.Name, d.Tasks, d.Open) }
+
+// Main runs the command line of this process and ends it. Each own is a [Model] or a [Data], which all verbs
+// know beside the built-in ones. A run in several processes starts this program in each.
+func Main(own ...interface{ register() error }) {
+	for _, o := range own {
+		if err := o.register(); err != nil {
+			fmt.Fprintln(os.Stderr, "penstock:", message(err))
+			os.Exit(exitUsage)
+		}
+	}
+	// These signals of terminals and batch systems ask for an orderly end. Ctrl-C again ends the process at
+	// once. The others may be repeated, by the system or by a launcher.
+	asks := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
+		asks = append(asks, syscall.SIGHUP)
+	}
+	ctx, _ := signal.NotifyContext(context.Background(), asks...)
+	context.AfterFunc(ctx, func() {
+		signal.Reset(os.Interrupt)
+		if time.Sleep(patience); !losesWork.Load() {
+			fmt.Fprintf(os.Stderr, "penstock: interrupted; it did not end within %v, and nothing is lost\n",
+				patience)
+			os.Exit(exitFailed)
+		}
+	})
+	// A write to a closed stdout fails, and the run ends in order.
+	signal.Ignore(syscall.SIGPIPE)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	// Some file systems report a failed write only here.
+	if err := os.Stdout.Close(); err != nil && code == exitDone {
+		fmt.Fprintln(os.Stderr, "penstock:", err)
+		code = exitFailed
+	}
+	os.Exit(code)
+}
+
+// patience is how long a process may take to end after a signal, unless losesWork is set. An operator
+// may hang.
+const patience = 5 * time.Second
+
+// losesWork is set when a process has work that it loses if it does not end in order.
+var losesWork atomic.Bool
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1            // something failed, or a signal ended the run early
+	exitUsage  = launch.Usage // the command line or its input is wrong
+)
+
+// run runs a command line and returns its exit code. Results go to stdout, all else to stderr. When ctx ends,
+// a training run finishes its step and saves.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out, args := &output{to: stdout}, joinAutocast(args)
+	root := newRoot(args)
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = out.err
+	}
+	if err == nil {
+		return exitDone
+	}
+	if stop := ctx.Err(); stop != nil && errors.Is(err, stop) && !errors.As(err, new(*failedError)) {
+		err = errors.New("interrupted; nothing is written")
+	}
+	tell(stderr, err)
+	var usage *usageError
+	var launched interface{ ExitCode() int } // an error of launch
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &launched) && launched.ExitCode() > 0:
+		return launched.ExitCode()
+	}
+	return exitFailed
+}
+
+// tell writes an error as one line, and the stack of a panic.
+func tell(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, "penstock:", message(err))
+	var p *torch.PanicError
+	if errors.As(err, &p) {
+		fmt.Fprintf(stderr, "\n%s", p.Stack)
+	}
+}
+
+var packagePrefix = regexp.MustCompile(`^((train|pipe|data|models|optim|torch|trace|profile|remat|schedule|` +
+	`plan|group|launch|metrics|report|toml): )+`)
+
+// message returns the text of an error without names of packages in front.
+func message(err error) string {
+	return packagePrefix.ReplaceAllString(err.Error(), "")
+}
+
+func newRoot(args []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "penstock",
+		Short: "Train neural networks as pipelines of micro-batches",
+		Long: `Penstock cuts a network into stages, puts each on a device with its own memory limit, and
+trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
+bit.
+
+Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       ownVersion(),
+		Args:          noArguments,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return wrongInput(system.CheckAddressSpace())
+		},
+	}
+	cobra.AddTemplateFunc("flagHelp", flagHelp)
+	root.SetUsageTemplate(strings.NewReplacer(".LocalFlags.FlagUsages", "flagHelp .LocalFlags").Replace(
+		root.UsageTemplate()))
+	root.SetVersionTemplate("penstock {{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(), newTokenize(),
+		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
+		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		completeValues(root) // only if asked, as cobra never frees completions
+	}
+	return root
+}
+
+// noArguments refuses arguments. For a command with verbs an argument is an unknown verb.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	what, remedy := "unexpected argument", ""
+	if cmd.HasSubCommands() {
+		what = "unknown command"
+		var verbs []string
+		for _, c := range cmd.Commands() {
+			verbs = append(verbs, c.Name())
+		}
+		remedy = arg.Meant(args[0], verbs)
+	}
+	return badUsage("%s %q for %q; %ssee %s --help", what, args[0], cmd.CommandPath(), remedy,
+		cmd.CommandPath())
+}
+
+// output is standard output that keeps its first error.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.to.Write(p)
+	if o.err == nil && len(p) > 0 {
+		o.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,244 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock.example/data"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/plan"
+	"penstock.example/profile"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// clock times layers. Tests set it; nil is the profile's own clock.
+var clock func() time.Duration
+
+// measureAgain is the remedy for uncertain times.
+const measureAgain = "limits hold, but another plan may be faster; measure again when nothing else runs"
+
+// warnOfTiming prints a warning and a remedy if measured times are uncertain.
+func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
+	text := t.Warning()
+	if text != "" {
+		fmt.Fprintf(w, "measured times are uncertain: %s; %s\n", text, measureAgain)
+	}
+	return text != ""
+}
+
+func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
+	*to = 1
+	s.Var(&value{read: func(text string) (err error) {
+		if *all = text == "all"; *all {
+			return nil
+		}
+		if *to, err = strconv.Atoi(text); err != nil || *to < 1 || *to > pipe.MaxThreads {
+			err = fmt.Errorf("want a number from 1 to %d, or all", pipe.MaxThreads)
+		}
+		return err
+	}}, "threads", "`N` threads of each device; or all, its share of the cores (default 1, or more if "+
+		"measured to be faster)")
+}
+
+// A run of at most fewMicroBatches has one thread on each device: timing threads would take longer than more
+// threads can save. Tests raise it, as bits depend on threads.
+var fewMicroBatches int64 = 100
+
+// chooseThreads chooses the threads of each device unless --threads gives a number. A resumed run keeps its
+// number, so that its results equal an uninterrupted run's. Otherwise a device gets its share of the
+// cores, for --threads all or if more threads are clearly faster. All processes use the same number.
+func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
+	if !j.allThreads && !j.anyThreads {
+		return nil
+	}
+	cores, err := j.coresOfEach(ctx)
+	if err != nil {
+		return err
+	}
+	most, device := coresFor(cores, j.devicesOfEach()), j.config.Devices[0]
+	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
+	switch {
+	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
+		most = max(j.from.Recipe.Threads, 1)
+		if most > 1 || j.allThreads {
+			fmt.Fprintf(stderr, "--threads %d, as before\n", most)
+		}
+	case j.allThreads:
+		fmt.Fprintf(stderr, "--threads all: %s on each device\n", counted(most, "thread"))
+	case most == 1 || device.Kind != torch.KindCPU || microBatches <= fewMicroBatches:
+		return nil
+	default:
+		t, err := train.ThreadsByTime(ctx, j.model, j.training, most,
+			j.measuring(profile.Config{Device: device, Peer: device}))
+		if err != nil {
+			return err
+		}
+		device.ResetPeak()
+		most, j.effective = t.N, fmt.Appendf(j.effective, "threads = %d # by measured time\n", t.N)
+		fmt.Fprintf(stderr, "--threads %d, by measured time: %d are %.2f times as fast as 1\n", t.N, t.Tried,
+			t.Faster)
+	}
+	j.config.Threads, j.recipe.Threads = most, most
+	return nil
+}
+
+// coresFor returns the threads of each device in an equal share of the cores.
+func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
+
+// devicesOfEach returns the largest number of devices of a process.
+func (j *job) devicesOfEach() int {
+	devices := j.stages / max(j.virtual, 1)
+	if given := j.config.Devices; len(given) > 0 {
+		devices = len(j.config.DeviceNames())
+	}
+	members := max(j.member.Size, 1)
+	return (devices*max(j.replicas, 1) + members - 1) / members
+}
+
+// highest is the peak of each device over all steps, in bytes.
+type highest []int64
+
+func (h *highest) add(s train.StepInfo) {
+	*h = append(*h, make(highest, len(s.Peak)-len(*h))...)
+	for i, peak := range s.Peak {
+		(*h)[i] = max((*h)[i], peak)
+	}
+}
+
+// safeLimit returns a memory limit of each device that is enough for the run, whichever stage runs ahead.
+func (h highest) safeLimit(p *pipe.Pipe) []int64 {
+	if h == nil {
+		return nil
+	}
+	out := p.SafeLimit()
+	for i, d := range p.Devices() {
+		if out[i] = max(out[i], h[i]); p.DeviceHere(i) {
+			out[i] = max(out[i], d.Memory().Peak)
+		}
+	}
+	return out
+}
+
+// planMemory plans which activations are recomputed, and prints the plan.
+func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
+	if !slices.Contains(j.policy, pipe.Optimal) {
+		return nil
+	}
+	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
+		return err
+	}
+	made, spread := j.pipe.Plan(), 0.0
+	for _, d := range made.Devices {
+		spread = max(spread, d.Spread)
+	}
+	if !j.timingWarned {
+		warnOfTiming(stderr, profile.Timing{Spread: spread})
+	}
+	for i := range made.Devices {
+		fmt.Fprint(stderr, describePlanned(made, i))
+	}
+	if j.limit == 0 && j.bytes == nil {
+		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
+	}
+	return nil
+}
+
+// describePlanned describes the memory and recomputation of a device in a line; "" without a plan.
+func describePlanned(p *plan.Plan, device int) string {
+	again, units := 0, 0
+	var stages []string
+	for i, s := range p.Stages {
+		if s.Device == device && s.Policy == plan.Optimal {
+			stages = append(stages, strconv.Itoa(i))
+			again, units = again+s.Recomputed(), units+len(s.Units)-s.Prologue
+		}
+	}
+	if stages == nil {
+		return ""
+	}
+	d := p.Devices[device]
+	text := fmt.Sprintf("stage %s: at most %s", strings.Join(stages, ", "), formatBytes(d.Peak))
+	if d.Limit > 0 {
+		text += " of " + formatBytes(d.Limit)
+	}
+	if again == 0 {
+		return text + ", nothing recomputed\n"
+	}
+	return fmt.Sprintf("%s; of %s in %s, %s run again: %.1f %% more time\n", text,
+		counted(p.MicroBatches(), "micro-batch"), counted(units, "unit"), counted(again, "forward"),
+		100*max(d.Time-d.Once, 0)/d.Once)
+}
+
+// measuredModel is a model without weights that fits samples.
+type measuredModel struct {
+	*nn.Sequential
+	options models.Options
+	chosen  map[string]any // options for the recipe
+	samples data.Info
+}
+
+// measured makes the model of checked flags for these samples; nil is the model's usual samples. Its errors
+// are usage errors.
+func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
+	if samples == nil {
+		samples = f.usualSamples()
+	}
+	m.samples = *samples
+	if m.options, m.chosen, err = f.fit(m.samples); err != nil {
+		return m, err
+	}
+	switch m.Sequential, err = models.New(f.modelName, m.options); {
+	case err == nil:
+	case f.dataName == "":
+		err = badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
+	default:
+		err = badUsage("--model %s with --data %s: %s", f.modelName, f.dataName, message(err))
+	}
+	return m, err
+}
+
+// usualSamples describes the samples of the model without a data set: text or images.
+func (f *modelFlags) usualSamples() *data.Info {
+	o := f.options
+	s := &data.Info{Classes: cmp.Or(o.Classes, f.info.Defaults.Classes),
+		Input: data.Spec{Shape: slices.Clone(f.info.Input)}, Target: data.Spec{Kind: data.Int64}}
+	for at, size := range map[int]int{0: o.Context + o.Channels, 1: o.Size, 2: o.Size} {
+		if size != 0 && at < len(s.Input.Shape) {
+			s.Input.Shape[at] = int64(size)
+		}
+	}
+	switch f.info.Kind {
+	case models.Text:
+		s.Input.Kind, s.Target.Shape = data.Int64, s.Input.Shape
+	case models.Segmentation:
+		s.Target.Shape = s.Input.Shape[1:]
+	}
+	return s
+}
+
+func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
+
+// measure measures the model on a made-up micro-batch.
+func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
+	show := newProgress(cmd.ErrOrStderr(), "measuring", "layers")
+	config.Progress = show.at
+	measured, err := train.Measure(cmd.Context(), m.Sequential, train.MadeUp(m.samples, rows, config.Seed),
+		train.MeasureConfig{Batch: rows, Profile: config})
+	show.end()
+	if err == nil {
+		warnOfTiming(cmd.ErrOrStderr(), measured.Timing)
+	}
+	return measured, err
+}

@@ -1,0 +1,200 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/data"
+	"penstock.example/internal/system"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/torch"
+)
+
+// dataFlags say which data set is read.
+type dataFlags struct {
+	dataName, dataDir string // "" is none
+	dataSettings      []string
+	window            int
+}
+
+// register adds the flags. defaultText ends the help of --data.
+func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
+	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+defaultText,
+		data.Names()...)
+	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic no files")
+	texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` options of the data set; a wrong NAME lists them")
+	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
+}
+
+// dataOnly are the flags that need --data.
+var dataOnly = []string{"data-dir", "data-set", "window"}
+
+// windowed are the data sets that use --window.
+var windowed = []string{"text", "tokens"}
+
+// modelFlags say which model reads which data.
+type modelFlags struct {
+	modelName string
+	settings  []string
+	dataFlags
+	// by check
+	info    models.Info
+	options models.Options // of --set
+	data    data.Options   // of --data-set and the model
+}
+
+// check checks the options of the model and of the data set. It reads no files. Its errors are usage errors.
+func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
+	if f.info, err = models.Describe(f.modelName); err != nil {
+		return err
+	}
+	if err = f.checkData(s); err != nil {
+		return err
+	}
+	if err = models.Set(f.modelName, &f.options, f.settings); err != nil {
+		err = badUsage("--set %s", message(err))
+	}
+	return err
+}
+
+// tasks are the tasks that models of a kind can be trained for.
+var tasks = map[models.Kind][]data.Task{
+	models.Image:        {data.Classification, data.Regression},
+	models.Segmentation: {data.Segmentation},
+	models.Text:         {data.NextToken},
+}
+
+// checkData checks the options of the data set, and that it has a task of the model.
+func (f *modelFlags) checkData(s *pflag.FlagSet) error {
+	if f.dataName == "" {
+		return checkPair(s, false, "--data NAME", dataOnly...)
+	}
+	if err := cmp.Or(
+		checkPair(s, slices.Contains(windowed, f.dataName), "--data text or tokens", "window"),
+		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir")); err != nil {
+		return err
+	}
+	offered, err := data.Tasks(f.dataName)
+	wanted := tasks[f.info.Kind]
+	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
+	switch {
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(offered, fits):
+		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
+			wanted[0], f.dataName, offered[0])
+	case f.dataDir == "":
+		if _, err := data.Files(f.dataName, "", f.data); err != nil {
+			return badUsage("--data-dir PATH is needed: %s", message(err))
+		}
+	}
+	if err := data.Set(f.dataName, &f.data, f.dataSettings); err != nil {
+		return badUsage("--data-set %s", message(err))
+	}
+	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
+	return nil
+}
+
+// datasets are the parts of a data set.
+type datasets struct{ training, test data.Dataset }
+
+// open reads the data set. Its errors are usage errors.
+func (f *modelFlags) open() (sets datasets, err error) {
+	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
+	system.TrimProcess() // reading took more memory than the data
+	return sets, wrongInput(err)
+}
+
+// fit returns the model's options for these samples. chosen has the options for the recipe: the ones of --set
+// and the ones fitted to the samples. Its errors are usage errors.
+func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
+	o, chosen = f.options, parseAssignments(f.settings)
+	shape, text, has := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
+	type option struct {
+		name string
+		set  *int // value of --set; 0 is none
+		data int
+	}
+	fitted := []option{{"classes", &o.Classes, info.Outputs()}}
+	switch task := info.Task(); {
+	case !slices.Contains(tasks[f.info.Kind], task):
+		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
+			f.modelName, tasks[f.info.Kind][0], f.dataName, task)
+	case text:
+		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
+	case len(shape) != len(f.info.Input) || has.Size > 0 && shape[1] != shape[2] ||
+		has.Channels == 0 && !slices.Equal(shape, f.info.Input):
+		return o, nil, badUsage("--model %s reads inputs such as %v, and --data %s has %v; want another of "+
+			"the two", f.modelName, f.info.Input, f.dataName, shape)
+	default:
+		if has.Channels > 0 {
+			fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])})
+		}
+		if has.Size > 0 {
+			fitted = append(fitted, option{"size", &o.Size, int(shape[1])})
+		}
+	}
+	for _, p := range fitted {
+		remedy := ""
+		switch {
+		case *p.set == 0:
+			*p.set = p.data
+		case text && *p.set < p.data:
+			remedy = "want at least as many"
+		case !text && *p.set != p.data:
+			remedy = "leave it out"
+		}
+		if remedy != "" {
+			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data,
+				remedy)
+		}
+		chosen[p.name] = *p.set
+	}
+	return o, chosen, nil
+}
+
+// freeze freezes all layers but those of --train-only, if it is given.
+func freeze(model *nn.Sequential, trainOnly []string) error {
+	if trainOnly == nil {
+		return nil
+	}
+	if err := nn.TrainOnly(model, trainOnly...); err != nil {
+		return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
+	}
+	return nil
+}
+
+// matchInit compares the file of --init with the model and prints a summary.
+func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
+	if j.weights.init == "" || j.from != nil {
+		return nil
+	}
+	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
+	if errors.As(err, new(*nn.WeightsError)) {
+		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load "+
+			"in part with --init-partial", strings.TrimPrefix(err.Error(), "nn: "))
+	} else if err != nil {
+		return wrongInput(fmt.Errorf("--init: %w", err))
+	}
+	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
+	return nil
+}
+
+func (j *job) loadInit() error {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	rules := j.weights.rules
+	rules.Existing = true
+	if _, err := nn.LoadWeights(c, j.weights.init, j.pipe.Model(), rules); err != nil {
+		return fmt.Errorf("--init: %w", err)
+	}
+	return nil
+}

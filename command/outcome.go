@@ -1,0 +1,227 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// stepLine, validationLine and doneLine are the lines of --format json.
+type stepLine struct {
+	Step             int64   `json:"step"`
+	Loss             float64 `json:"loss"`
+	SamplesPerSecond float64 `json:"samples_per_s"`
+	PeakBytes        []int64 `json:"peak_bytes"`
+}
+
+type doneLine struct {
+	Done         bool     `json:"done"`
+	Steps        int64    `json:"steps"`
+	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
+	TestMSE      *float64 `json:"test_mse,omitempty"` // for regression, in place of TestAccuracy
+	ParamsSHA256 string   `json:"params_sha256"`
+	StepMedian   *float64 `json:"step_ms_median"` // null if no step was left to take
+	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
+	// however far stages run ahead. Null if no step was left to take.
+	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
+	// Of the whole process, as the system counts. 0 is unknown.
+	ResidentBytes     int64 `json:"resident_bytes"`
+	PeakResidentBytes int64 `json:"peak_resident_bytes"`
+
+	checkpoint, trace string // "" without --out and without --trace
+}
+
+type validationLine struct {
+	Epoch    int      `json:"epoch"` // counted from 0
+	Step     int64    `json:"step"`
+	Loss     float64  `json:"validation_loss"`
+	Accuracy *float64 `json:"validation_accuracy,omitempty"`
+	MSE      *float64 `json:"validation_mse,omitempty"`
+	Better   bool     `json:"best"`              // so far
+	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
+}
+
+// reporter shows the progress of a run on stderr, as a bar on a terminal and as lines elsewhere, and
+// the outcome on stdout. With --format json stdout has a line for each step and each validation, too.
+type reporter struct {
+	stdout, stderr io.Writer
+	lines          *json.Encoder // nil is text
+	title          string        // "resnet20 on fashion-mnist"
+	devices        []torch.Device
+	names          []string // of devices
+	last           int64    // the number of the run's last step
+
+	bar            *progressbar.ProgressBar         // nil without a terminal
+	showEvaluation func(what string, done, all int) // without a bar
+	shown          time.Time                        // when progress was shown last
+	peaks          highest
+	took, speed    []float64 // of steps: milliseconds, samples a second
+}
+
+func newReporter(stdout, stderr io.Writer, j *job) *reporter {
+	r := &reporter{stdout: stdout, stderr: stderr, title: j.modelName + " on " + j.dataName,
+		devices: j.pipe.Devices(), names: j.pipe.Config().DeviceNames(), last: j.last}
+	_, live := terminalWidth(stderr)
+	if j.format == "json" {
+		r.lines = json.NewEncoder(stdout)
+	} else if live && j.loop.Step < r.last {
+		r.bar = newBar(stderr, r.last-j.loop.Step)
+		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // the first may take long
+	}
+	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
+		r.showEvaluation = successive(stderr, "samples")
+	}
+	return r
+}
+
+const barCells = 15
+
+func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
+		progressbar.OptionSetWidth(barCells), progressbar.OptionThrottle(barEvery),
+		progressbar.OptionShowDescriptionAtLineEnd(),
+		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
+}
+
+// describe shows a text next to the bar, cut at the width of the terminal.
+func (r *reporter) describe(text string) {
+	width, _ := terminalWidth(r.stderr)
+	room := width - barCells - len(" 100% ||  [59m59s:59m59s]  ")
+	r.bar.Describe(text[:min(len(text), max(room, 0))])
+}
+
+func (r *reporter) step(s train.StepInfo) error {
+	r.took = append(r.took, 1000*s.Duration.Seconds())
+	r.speed = append(r.speed, s.SamplesPerSecond)
+	r.peaks.add(s)
+	if r.lines != nil {
+		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
+	}
+	every := lineEvery
+	if r.bar != nil {
+		every = barEvery
+	}
+	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
+		r.shown = now
+		text := fmt.Sprintf("%d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
+			s.SamplesPerSecond, r.memory(s.Peak))
+		if r.bar != nil {
+			r.describe(text)
+		} else if _, err := fmt.Fprintln(r.stderr, "step "+text); err != nil {
+			return err
+		}
+	}
+	if r.bar != nil {
+		return r.bar.Add(1)
+	}
+	return nil
+}
+
+func (r *reporter) hasBar() bool { return r.bar != nil && !r.bar.IsFinished() }
+
+func (r *reporter) evaluating(what string, done, all int) {
+	if r.hasBar() {
+		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
+	} else {
+		r.showEvaluation(what, done, all)
+	}
+}
+
+func (r *reporter) validated(v train.ValidationInfo) error {
+	if r.lines != nil {
+		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
+			v.Partial})
+	}
+	if r.hasBar() {
+		if err := r.bar.Clear(); err != nil {
+			return err
+		}
+	}
+	text := fmt.Sprintf("epoch %d", v.Epoch+1)
+	if v.Partial {
+		text += fmt.Sprintf(", ended after step %d", v.Step)
+	}
+	text += fmt.Sprintf(": validation loss %.4f", *v.Loss)
+	if v.Accuracy != nil {
+		text += fmt.Sprintf(", accuracy %.2f %%", 100**v.Accuracy)
+	}
+	if v.MSE != nil {
+		text += fmt.Sprintf(", mean squared error %.4g", *v.MSE)
+	}
+	if v.Better {
+		text += ", the best so far"
+	}
+	_, err := fmt.Fprintln(r.stderr, text)
+	return err
+}
+
+// endSteps ends the line of the bar if the run ended early.
+func (r *reporter) endSteps() {
+	if r.hasBar() {
+		_ = r.bar.Exit() // an error of stderr has nowhere to be told
+		r.bar = nil
+	}
+}
+
+func (r *reporter) memory(bytes []int64) string {
+	var parts []string
+	for i, d := range r.devices {
+		part := fmt.Sprintf("%s %s", r.names[i], formatBytes(bytes[i]))
+		if limit := d.Memory().Limit; limit > 0 {
+			part += " of " + formatBytes(limit)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "  ")
+}
+
+// median sorts the numbers.
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
+func (r *reporter) done(o doneLine) error {
+	if len(r.took) > 0 {
+		o.StepMedian = new(median(r.took))
+	}
+	if r.lines != nil {
+		return r.lines.Encode(o)
+	}
+	return printTable(r.stdout, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d steps done\n", r.title, o.Steps)
+		if o.TestMSE != nil {
+			fmt.Fprintf(w, "test error\t%.4g (mean squared)\n", *o.TestMSE)
+		} else {
+			fmt.Fprintf(w, "test accuracy\t%.2f %%\n", 100**o.TestAccuracy)
+		}
+		if o.StepMedian != nil {
+			fmt.Fprintf(w, "speed\t%.0f samples/s, %.3f ms a step (medians)\npeak memory\t%s\n",
+				median(r.speed), *o.StepMedian, r.memory(r.peaks))
+		}
+		if o.SafeLimitBytes != nil {
+			n := slices.Max(o.SafeLimitBytes)
+			fmt.Fprintf(w, "safe limit\t--memory-limit %d (%s) is enough, whichever stage runs ahead\n", n,
+				formatBytes(n))
+		}
+		if o.PeakResidentBytes > 0 {
+			fmt.Fprintf(w, "process\t%s resident, at most %s\n", formatBytes(o.ResidentBytes),
+				formatBytes(o.PeakResidentBytes))
+		}
+		row(w, "params sha256", o.ParamsSHA256)
+		if o.checkpoint != "" {
+			row(w, "checkpoint", o.checkpoint)
+		}
+		if o.trace != "" {
+			row(w, "trace", o.trace)
+		}
+	})
+}

@@ -1,0 +1,312 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"penstock.example/internal/metrics"
+	"penstock.example/internal/report"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/remat"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// measures writes the metrics of steps and tests to files and to the dashboard. Only rank 0 has
+// writers.
+type measures struct {
+	writers []metrics.Writer
+	clipped bool // gradients have a norm
+	epoch   int  // of the last step
+}
+
+func (j *job) openMeasures(context.Context, io.Writer) error {
+	if j.member.Rank > 0 {
+		return nil
+	}
+	m := &j.measures
+	if m.clipped = j.clipNorm > 0; j.from != nil {
+		m.epoch = j.from.Position.Epoch
+	}
+	if j.out != "" {
+		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
+		if err == nil {
+			m.writers = append(m.writers, log)
+			err = writeFile(filepath.Join(j.out, configName), j.effective)
+		}
+		if err != nil {
+			return unwritable("out", j.out, err)
+		}
+	}
+	if j.tensorboard != "" {
+		events, err := metrics.OpenEvents(j.tensorboard, j.config.DeviceNames(), j.loop.Step)
+		if err != nil {
+			return unwritable("tensorboard", j.tensorboard, err)
+		}
+		m.writers = append(m.writers, events)
+	}
+	return nil
+}
+
+func (m *measures) step(s train.StepInfo) error {
+	m.epoch = s.Epoch
+	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss,
+		LR: s.LR, SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
+	if m.clipped {
+		out.GradNorm = &s.GradNorm
+	}
+	return m.each(func(w metrics.Writer) error { return w.Step(out) })
+}
+
+// test writes a score; out has the step and its epoch.
+func (m *measures) test(out metrics.Test, e train.Evaluation) error {
+	out.Time, out.Accuracy, out.MSE = metrics.Seconds(time.Now()), e.Accuracy, e.MSE
+	return m.each(func(w metrics.Writer) error { return w.Test(out) })
+}
+
+func (m *measures) sync() error  { return m.each(metrics.Writer.Sync) }
+func (m *measures) close() error { return m.each(metrics.Writer.Close) }
+
+func (m *measures) each(f func(metrics.Writer) error) error {
+	var errs []error
+	for _, w := range m.writers {
+		errs = append(errs, f(w))
+	}
+	return errors.Join(errs...)
+}
+
+func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
+	return train.Evaluate(ctx, j.pipe, j.test, train.EvaluateConfig{Batch: j.batch,
+		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
+}
+
+// testing is the hook of --test-every. A signal interrupts the test, but not in a group: its processes
+// all end after the same step.
+func (j *job) testing(ctx context.Context) train.Hook {
+	if j.group != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return train.Every(j.testEvery, func(s train.StepInfo) error {
+		if s.Step == j.last { // tested at the end
+			return nil
+		}
+		tested, err := j.evaluate(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("testing after step %d: %w", s.Step, err)
+		}
+		return j.measures.test(metrics.Test{Step: s.Step, Epoch: s.Epoch}, tested)
+	})
+}
+
+// validation returns the validation after each epoch and at the end; nil without --validate.
+func (j *job) validation() *train.Validation {
+	set := j.heldOut
+	if j.validate == partTest {
+		set = j.test
+	}
+	if set == nil {
+		return nil
+	}
+	return &train.Validation{Set: set, Batch: j.batch, Patience: j.patience,
+		OnBatch: func(done, all int) { j.show.evaluating("validating", done, all) },
+		OnResult: func(r train.ValidationInfo) error {
+			j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
+			err := j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
+				Validation: true}, r.Evaluation)
+			return cmp.Or(err, j.show.validated(r))
+		}}
+}
+
+// listen opens the address of the dashboard before anything is read or measured.
+func (j *job) listen(context.Context, io.Writer) (err error) {
+	if j.dashboardAt == "" || j.member.Rank > 0 {
+		return nil
+	}
+	if j.listener, err = net.Listen("tcp", j.dashboardAt); err != nil {
+		err = badUsage("--dashboard %s: %w", j.dashboardAt, err)
+	}
+	return err
+}
+
+func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
+	if j.listener == nil {
+		return nil
+	}
+	var past metrics.History
+	if j.out != "" {
+		if past, err = metrics.Read(filepath.Join(j.out, metrics.FileName)); err != nil {
+			return err
+		}
+	}
+	if j.live, err = report.NewLive(j.describeRun(), past); err != nil {
+		return err
+	}
+	j.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
+	j.live.Serve(j.listener)
+	j.measures.writers = append(j.measures.writers, j.live)
+	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", j.listener.Addr())
+	return err
+}
+
+// recordStep is a hook that has the pipe record the timeline of a step, for the page of the run.
+func (j *job) recordStep(s train.StepInfo) error {
+	j.pipe.SetRecord(s.Step+1 == j.recorded)
+	if s.Timeline == nil || s.Step != j.recorded || j.member.Rank > 0 {
+		return nil
+	}
+	j.page = new(j.describeRun())
+	j.page.Step, j.page.Rows, j.page.Ran, j.page.Plan = s.Step, j.batch, s.Timeline, j.pipe.Plan()
+	if l := j.loop.Loader; l.Position().Batch == l.Batches() {
+		j.page.Rows = l.LastBatch()
+	}
+	planned, predicted, err := j.page.Plan.Timeline()
+	if err != nil {
+		return err
+	}
+	if predicted {
+		j.page.Planned = &planned
+	}
+	return j.updatePage()
+}
+
+// updatePage shows the page on the dashboard and writes it to --out.
+func (j *job) updatePage() error {
+	if j.live != nil {
+		if err := j.live.SetRun(*j.page); err != nil {
+			return err
+		}
+	}
+	if j.out == "" {
+		return nil
+	}
+	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
+}
+
+// recordEnd writes to the page how the run ended. If a resumed run recorded no step, it takes the page
+// in --out. After a failed run an error of writing is ignored.
+func (j *job) recordEnd(end error) error {
+	if j.member.Rank > 0 || j.out == "" && j.live == nil {
+		return nil
+	}
+	ended := &report.Ended{How: "finished", Time: metrics.Seconds(time.Now())}
+	if failed := (*failedError)(nil); errors.As(end, &failed) {
+		end = failed.error // without advice
+	}
+	if end != nil {
+		ended.How, ended.Why = "failed", message(end)
+	}
+	if errors.Is(end, errInterrupted) {
+		ended.How = "interrupted"
+	}
+	if j.page == nil {
+		r, err := report.ReadFile(filepath.Join(j.out, report.FileName))
+		if r.Last = j.last; j.from == nil || err != nil {
+			r = j.describeRun()
+		}
+		j.page = &r
+	}
+	j.page.Ended = ended
+	err := j.updatePage()
+	if j.live != nil {
+		j.live.End(ended.How)
+	}
+	if end != nil {
+		return nil
+	}
+	return err
+}
+
+// describeRun describes the run before its first step.
+func (j *job) describeRun() report.Run {
+	config := j.pipe.Config()
+	batch := fmt.Sprintf("%d samples in %s", j.batch, counted(config.Chunks, "micro-batch"))
+	if j.accumulate > 1 {
+		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
+	}
+	facts := []report.Fact{
+		{Name: "Command", Value: strings.Join(append([]string{"penstock"}, j.args...), " ")},
+		{Name: "Batch", Value: batch},
+		{Name: "Cut", Value: joined(config.Balance) + " layers"},
+		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
+		{Name: "Recomputation", Value: config.Checkpoint.String()},
+		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
+			j.lrSchedule.name)},
+		{Name: "Threads", Value: fmt.Sprintf("%d within an operator", max(config.Threads, 1))},
+	}
+	if j.group != nil {
+		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
+	}
+	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last,
+		Facts: append(facts, originFacts("Recorded")...), Layers: describeLayers(j.model, j.pipe)}
+	if j.from != nil {
+		r.From = j.from.Step
+	}
+	for _, d := range j.pipe.Devices() {
+		r.Limits = append(r.Limits, d.Memory().Limit)
+	}
+	for i, c := range j.pipe.Chains() {
+		if len(c.Layers) > 0 { // the stage is trained, and its units were measured
+			r.Chains = append(r.Chains, report.Chain{Stage: i,
+				Chain: c.Footprint.Chain(c.UnitTimes, c.Loss.Backward, c.Prologue, remat.Adds)})
+		}
+	}
+	return r
+}
+
+// originFacts are the last facts of a page: versions, and under a name the time of now.
+func originFacts(name string) []report.Fact {
+	return []report.Fact{
+		{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
+		{Name: name, Value: time.Now().Format("2 January 2006, 15:04 MST")},
+	}
+}
+
+// describeLayers lists the layers of a model. They have the measured costs after a cut by time. After
+// planning the first layer of each unit has the unit's costs.
+func describeLayers(model *nn.Sequential, p *pipe.Pipe) (out []report.Layer) {
+	known := map[string]nn.LayerSummary{}
+	for _, s := range nn.Summary(model) {
+		known[s.Name] = s
+	}
+	for _, l := range p.Model().Layers() {
+		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type,
+			Parameters: known[l.Name].Bytes})
+	}
+	if measured := p.Config().Profile; measured != nil && len(measured.Layers) == len(out) {
+		for i, l := range measured.Layers {
+			out[i].Forward, out[i].Backward, out[i].Saved = l.Forward, l.Backward, l.Saved
+		}
+		return out
+	}
+	end, stages := 0, p.Stages()
+	for i, c := range p.Chains() {
+		first := end
+		end += len(stages[i].Layers)
+		for unit, n := range c.Units {
+			if first >= end {
+				break
+			}
+			l := &out[first]
+			l.Of = min(n, end-first) // a loss that ends a unit is no layer of the model
+			if k := unit - c.Prologue; k < 0 {
+				l.Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
+			} else if k < len(c.Layers) {
+				m := c.Layers[k]
+				l.Forward, l.Backward, l.Saved = m.Forward/1e6, m.Later()/1e6, m.Saved
+			}
+			first += n
+		}
+	}
+	return out
+}

@@ -1,0 +1,226 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/group"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// Several replicas of the pipeline may run in one process. Each is then a member of the group, with
+// its own model, pipe, loop and devices. They share the data set.
+//
+//	penstock train --replicas 2 --stages 2     process 0  member 0: cpu:0 cpu:1  member 1: cpu:2 cpu:3
+
+// config returns the place of this process in its group, by flags or else by the environment.
+func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.Config, error) {
+	set := map[string]string{}
+	if s.Changed("rank") || s.Changed("processes") {
+		set["RANK"], set["WORLD_SIZE"] = fmt.Sprint(f.rank), fmt.Sprint(f.processes)
+	}
+	if host, port, err := net.SplitHostPort(f.rendezvous); err == nil {
+		set["MASTER_ADDR"], set["MASTER_PORT"] = host, port
+		set["TORCHELASTIC_USE_AGENT_STORE"] = "" // the agent has another address
+	}
+	cfg, _, err := group.FromEnvironment(func(name string) string {
+		if value, ok := set[name]; ok {
+			return value
+		}
+		return getenv(name)
+	})
+	if err != nil {
+		err = badUsage("environment variable %s; --processes, --rank and --rendezvous override it",
+			message(err))
+	}
+	cfg.Timeout, cfg.Silence = f.joinTimeout, f.silence
+	return cfg, err
+}
+
+// checkGroup finds which members of the group are in this process. Without --stages and --balance
+// each process of a replica has one stage.
+func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
+	if o.member, err = o.groupFlags.config(s, o.getenv); err != nil {
+		return err
+	}
+	processes := max(o.member.Size, 1)
+	if o.membersHere = 1; o.replicas%processes == 0 {
+		o.membersHere = o.replicas / processes
+	}
+	if o.membersHere > 1 {
+		o.member.Rank, o.member.Size = o.membersHere*o.member.Rank, o.replicas
+	}
+	if o.replicas > 1 {
+		o.config.Replicas = o.replicas
+	}
+	if o.grouped = o.member.Size > 1; o.grouped && !s.Changed("stages") && !s.Changed("balance") {
+		o.stages = o.pipelineProcesses()
+	}
+	return nil
+}
+
+// pipelineProcesses returns how many processes have the stages of one replica, at least 1.
+func (o *runOptions) pipelineProcesses() int { return max(o.member.Size/o.replicas, 1) }
+
+func (o *runOptions) processCount() int { return max(o.member.Size/o.membersHere, 1) }
+
+func (o *runOptions) checkProcesses() error {
+	devices, processes := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
+	if !o.grouped || devices >= processes {
+		return nil
+	}
+	return badUsage("%d processes share %s; each needs one: want --stages %[1]d or more, or fewer processes",
+		processes, counted(devices, "device"))
+}
+
+// devicesPerReplica returns by how much the device numbers of two replicas of this process differ.
+func (o *runOptions) devicesPerReplica() (n int) {
+	for _, d := range o.config.Devices {
+		n = max(n, d.Index+1)
+	}
+	return n
+}
+
+// members returns the options of each member of the group in this process.
+func (o runOptions) members() (all []runOptions) {
+	o.read = sync.OnceValues(o.open)
+	localGroups := make([]*group.Group, o.membersHere)
+	if o.grouped && o.membersHere == o.member.Size {
+		localGroups = group.Local(o.membersHere)
+	}
+	for k := range o.membersHere {
+		m := o
+		m.localGroup, m.member.Rank = localGroups[k], o.member.Rank+k
+		m.config.Devices = slices.Clone(o.config.Devices)
+		m.bytes = maps.Clone(o.bytes)
+		for i, d := range o.config.Devices {
+			m.config.Devices[i].Index += k * o.devicesPerReplica()
+			if bytes, has := o.bytes[d]; has {
+				m.bytes[m.config.Devices[i]] = bytes
+			}
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// runMembers runs the members of the group in this process. If one fails, the others return peer
+// failures; runMembers returns the cause.
+func runMembers(members []runOptions, run func(runOptions) error) (first error) {
+	errs := make([]error, len(members))
+	var all sync.WaitGroup
+	for k, m := range members {
+		all.Go(func() { errs[k] = run(m) })
+	}
+	all.Wait()
+	for k, err := range errs {
+		if err == nil || isPeerFailure(err) {
+			first = cmp.Or(first, err)
+			continue
+		}
+		if k > 0 {
+			err = &remedyError{err, fmt.Sprintf("replica %d: %s", members[k].member.Rank, message(err))}
+		}
+		return err
+	}
+	return first
+}
+
+func isPeerFailure(err error) bool {
+	return errors.As(err, new(*group.MemberError)) || errors.As(err, new(*group.FailedError)) ||
+		errors.As(err, new(*group.LostError))
+}
+
+// localFlags are flags in which the processes of a run may differ.
+var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
+	"config"}
+
+// facts returns the flags that must be equal in all processes of a run. A path counts only as given or
+// not, a file with a schedule by its program.
+func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
+	out := map[string]string{}
+	s.VisitAll(func(f *pflag.Flag) {
+		text := f.Value.String()
+		switch v, _ := f.Value.(*value); {
+		case slices.Contains(localFlags, f.Name):
+			return
+		case f.Name == "schedule" && o.program != "":
+			text = fmt.Sprintf("a program with the SHA-256 %.6x", sha256.Sum256([]byte(o.program)))
+		case f.Name != "schedule" && f.Changed && v != nil && v.path && text != auto:
+			text = "a path"
+		case !f.Changed && slices.Contains([]string{"0", "0s", "[]"}, f.DefValue):
+			text = "" // other flags decide
+		}
+		out["--"+f.Name] = text
+	})
+	return out
+}
+
+// openGroup meets the other members of the run.
+func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
+	if !j.grouped {
+		return nil
+	}
+	if j.group = j.localGroup; j.group == nil {
+		j.group, err = group.Join(ctx, j.member)
+	}
+	if errors.As(err, new(*group.ConfigError)) {
+		return &usageError{err}
+	} else if err != nil {
+		return err
+	}
+	j.config.Group = j.group
+	// The launcher of each machine counts its restarts. The highest count is used.
+	restarts, err := group.Meet(ctx, j.group, "restarts", j.member.Restart, nil)
+	if err != nil {
+		return err
+	}
+	j.member.Restart = slices.Max(restarts)
+	return nil
+}
+
+// failGroup tells the other members why this one fails, unless another one does. It returns err, as a usage
+// error if the first failure is one.
+func failGroup(g *group.Group, err error) error {
+	if g == nil || err == nil {
+		return err
+	}
+	if errors.As(err, new(*group.MemberError)) { // which says it in a moment
+		select {
+		case <-g.Failed():
+		case <-time.After(patience):
+		}
+	}
+	g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: message(err),
+		Usage: errors.As(err, new(*usageError))})
+	if first := (*group.FailedError)(nil); errors.As(g.Err(), &first) && first.Usage {
+		return &usageError{err}
+	}
+	return err
+}
+
+func (j *job) agree(ctx context.Context, _ io.Writer) error {
+	if j.group == nil {
+		return nil
+	}
+	facts := maps.Clone(j.common)
+	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
+	facts["data with the fingerprint"] = fmt.Sprint(settingsOf(j.recipe.Data)["fingerprint"])
+	err := train.Agree(ctx, j.group, facts)
+	if errors.As(err, new(*train.DisagreementError)) {
+		return wrongInput(err)
+	}
+	return err
+}

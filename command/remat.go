@@ -1,0 +1,311 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"penstock.example/internal/draw"
+	"penstock.example/internal/planfile"
+	"penstock.example/internal/solver"
+	"penstock.example/remat"
+)
+
+func newRemat() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remat",
+		Short: "Plan what to keep and what to compute again under a memory limit",
+		Long: `Plan which activations one device keeps and which it computes again, so that a training
+step takes the least time under a memory limit.
+
+CHAIN is a file of penstock profile, with the times and bytes of each layer. Or write one:
+
+  {"version":1,
+  "input_bytes":602112,
+  "layers":[
+  {"name":"conv1","forward_us":812.5,"backward_us":1650,"output_bytes":3211264,
+   "saved_bytes":3211264,"forward_tmp_bytes":0,"backward_tmp_bytes":0}
+  ],
+  "loss":{"backward_us":3.5,"tmp_bytes":0}}
+
+A plan is a list of operations on the layers. The limit counts the input, activations,
+gradients and temporaries. The file - is standard input.`,
+		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json
+  penstock remat curve chain.json --out curve.svg`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newRematSolve(), newRematExplain(), newRematCompare(), newRematCurve(), newRematCheck())
+	return cmd
+}
+
+func newRematSolve() *cobra.Command {
+	var limit int64
+	cmd := &cobra.Command{
+		Use:   "solve CHAIN --limit SIZE [flags]",
+		Short: "Find the fastest plan under a limit",
+		Long: `Find the fastest plan whose peak is at most the limit. For a chain of some dozens of
+layers it is the fastest of all; for a longer chain a lower bound is printed.
+
+If no plan stays under the limit the exit code is 2, and the least limit is printed.`,
+		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
+		Args:    filesNamed("CHAIN"),
+	}
+	size(cmd.Flags(), &limit, "limit", limitUsage)
+	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
+		func(cmd *cobra.Command, args []string) (r result, err error) {
+			c, p, _, err := solveFile(cmd, args[0], limit)
+			if err != nil {
+				return r, err
+			}
+			report, err := remat.Check(c, p.Ops)
+			if err != nil {
+				return r, err
+			}
+			r.file, err = planfile.FormatPlan(p)
+			r.line, r.text = r.file, func(w io.Writer) {
+				showPlan(w, c, p, report)
+				row(w, "", "no plan under the limit takes less than "+micros(p.LowerBound))
+				fmt.Fprintf(w, "recomputed\t%d forwards, of %d layers\n", report.Recomputed, len(c.Layers))
+			}
+			return r, err
+		})
+}
+
+const limitUsage = "most memory, as a `SIZE` such as 700MiB"
+
+// solveFile reads a chain and finds its plan and the least limit. It fails if no plan keeps the limit.
+func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan,
+	least leastLimit, err error) {
+	if c, err = readChain(cmd, file, "limit"); err == nil {
+		p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{})
+	}
+	if err == nil {
+		least, err = leastLimitOf(c)
+	}
+	if err == nil && !p.Feasible {
+		err = badUsage("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
+			least.text)
+	}
+	return c, p, least, err
+}
+
+// leastLimit is the least limit of a chain that has a plan. text names the operation that sets it.
+type leastLimit struct {
+	bytes int64
+	text  string
+}
+
+func leastLimitOf(c remat.Chain) (l leastLimit, err error) {
+	p, op, err := solver.Least(c)
+	if err == nil {
+		l.bytes = p.Peak
+		l.text = fmt.Sprintf("%s (%d bytes), set by %s", formatBytes(p.Peak), p.Peak, opName(c, op))
+	}
+	return l, err
+}
+
+func showPlan(w io.Writer, c remat.Chain, p remat.Plan, report remat.Report) {
+	fmt.Fprintf(w, "peak\t%s of %s (%d bytes), in %s\n", formatBytes(p.Peak), formatBytes(p.Limit), p.Peak,
+		opName(c, p.Ops[report.PeakOp]))
+	fmt.Fprintf(w, "time\t%s, %s on computing everything once\n", micros(report.Time),
+		percent(report.Extra, report.Time-report.Extra))
+}
+
+func newRematExplain() *cobra.Command {
+	var limit int64
+	cmd := &cobra.Command{
+		Use:   "explain CHAIN --limit SIZE [flags]",
+		Short: "Say what the plan under a limit keeps, and what more would save",
+		Long: `Find the fastest plan under a limit. Print for each layer what is kept from its forward
+to its backward, how often its forward runs again, and the bytes and the time of both.
+Print the least and the greatest useful limit, and the time that 10 MB, 100 MB and 1 GB
+more would save.`,
+		Example: `  penstock remat explain chain.json --limit 700MiB`,
+		Args:    filesNamed("CHAIN"),
+	}
+	size(cmd.Flags(), &limit, "limit", limitUsage)
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
+		c, p, least, err := solveFile(cmd, args[0], limit)
+		if err != nil {
+			return result{}, err
+		}
+		e, err := remat.Explain(cmd.Context(), c, p, explainedBytes,
+			func(ctx context.Context, limit int64) (remat.Plan, error) {
+				return solver.Solve(ctx, c, limit, solver.Options{})
+			})
+		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, least.bytes,
+			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e, least) }}, err
+	})
+}
+
+// explainedBytes are the increases of the limit that explain looks at.
+var explainedBytes = []int64{10e6, 100e6, 1000e6}
+
+// explanationLine is the JSON of penstock remat explain.
+type explanationLine struct {
+	Limit      int64                    `json:"limit_bytes"`
+	Peak       int64                    `json:"peak_bytes"`
+	Time       float64                  `json:"time_us"`
+	Recomputed int                      `json:"recomputed"`
+	Least      int64                    `json:"least_limit_bytes"`
+	Greatest   int64                    `json:"greatest_limit_bytes"`
+	Layers     []remat.LayerExplanation `json:"layers"`
+	More       []remat.Step             `json:"more"`
+}
+
+func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least leastLimit) {
+	row(w, "", "LAYER", "KEEPS", "HELD", "AGAIN", "TIME", "EXTRA")
+	for i, l := range e.Layers {
+		row(w, i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), micros(l.Extra))
+	}
+	r := e.Report
+	row(w, "", fmt.Sprint("all ", len(e.Layers)), "", formatBytes(r.Held), r.Recomputed, micros(r.Time),
+		micros(r.Extra))
+	fmt.Fprintln(w)
+	showPlan(w, c, e.Plan, r)
+	showLimits(w, least, e.Plain.Peak)
+	for i, m := range e.More {
+		if i > 0 && m.Time == e.More[i-1].Time {
+			break // more memory saves no more time
+		}
+		fmt.Fprintf(w, "%d MB\tmore would save %s (%.1f %%)\n", explainedBytes[i]/1e6, micros(m.Saved),
+			percentOf(m.Saved, r.Time))
+	}
+}
+
+func showLimits(w io.Writer, least leastLimit, greatest int64) {
+	fmt.Fprintf(w, "least\t%s\ngreatest\t%s (%d bytes), from which on nothing is computed again\n",
+		least.text, formatBytes(greatest), greatest)
+}
+
+// readCurve reads a chain and finds its best plans and the usual strategies.
+func readCurve(cmd *cobra.Command, file string, needed ...string) (c remat.Chain, points []solver.Point,
+	usual []remat.Baseline, err error) {
+	if c, err = readChain(cmd, file, needed...); err == nil {
+		points, err = solver.Curve(cmd.Context(), c, solver.Options{})
+	}
+	if err == nil {
+		usual, err = remat.Baselines(c)
+	}
+	return c, points, usual, err
+}
+
+func newRematCompare() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "compare CHAIN [flags]",
+		Short: "Compare usual strategies with the best plans at the same memory",
+		Long: `Compare the usual strategies with the fastest plans at the same peak:
+
+  none           nothing is computed again
+  sequential     PyTorch's checkpoint_sequential: 2 to 2*sqrt(layers) segments
+  all            only the input is kept
+
+Of a strategy, numbers of segments that need more memory and more time than another are left
+out. GAIN is how many more steps the best plan takes in the same time.`,
+		Example: `  penstock remat compare chain.json`,
+		Args:    filesNamed("CHAIN"),
+	}
+	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
+		c, curve, usual, err := readCurve(cmd, args[0])
+		if err != nil {
+			return r, err
+		}
+		lines, none := []comparedLine{}, 0.0
+		for _, b := range usual {
+			best := solver.Point{Peak: b.Peak, Time: b.Time}
+			for _, p := range curve {
+				if p.Peak <= b.Peak && p.Time <= best.Time {
+					best = p
+				}
+			}
+			lines = append(lines, comparedLine{b, best.Peak, best.Time})
+			if b.Strategy == "none" {
+				none = float64(b.Peak)
+			}
+		}
+		return result{line: lines, text: func(w io.Writer) {
+			once := c.Once()
+			row(w, "STRATEGY", "PEAK", "OF NONE", "TIME", "OVERHEAD", "BEST PLAN", "OVERHEAD", "GAIN")
+			for _, l := range lines {
+				name := l.Strategy
+				if l.Segments > 0 {
+					name = fmt.Sprint(name, " ", l.Segments)
+				}
+				row(w, name, formatBytes(l.Peak), fmt.Sprintf("%.0f %%", percentOf(float64(l.Peak), none)),
+					micros(l.Time), percent(l.Time-once, once), micros(l.OptimumTime),
+					percent(l.OptimumTime-once, once), percent(l.Time-l.OptimumTime, l.OptimumTime))
+			}
+		}}, nil
+	})
+}
+
+// comparedLine is the JSON of a strategy, and of the best plan at its peak.
+type comparedLine struct {
+	remat.Baseline
+	OptimumPeak int64   `json:"optimum_peak_bytes"`
+	OptimumTime float64 `json:"optimum_time_us"`
+}
+
+func newRematCurve() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "curve CHAIN --out FILE.svg",
+		Short: "Draw the time of the best plans over memory",
+		Long: `Draw the extra time of the fastest plans over memory, up to 120 %, and the usual strategies
+of penstock remat compare.`,
+		Example: `  penstock remat curve chain.json --out curve.svg`,
+		Args:    filesNamed("CHAIN"),
+	}
+	return resultVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result,
+		err error) {
+		c, points, usual, err := readCurve(cmd, args[0], "out")
+		if err != nil {
+			return r, err
+		}
+		r.file, err = draw.Curve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
+		r.line, r.text = points, func(w io.Writer) {
+			fmt.Fprintf(w, "%d plans from %s to %s\n", len(points), formatBytes(points[0].Peak),
+				formatBytes(points[len(points)-1].Peak))
+		}
+		return r, err
+	})
+}
+
+func newRematCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check CHAIN PLAN",
+		Short: "Check that a plan is valid and has the peak and time it claims",
+		Long: `Replay a plan on the costs of a chain. Check that each operation is allowed, that the
+plan is complete, and that its peak and its time are right. If not, the exit code is 1.`,
+		Example: `  penstock remat check chain.json plan.json`,
+		Args:    filesNamed("CHAIN", "PLAN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if isStdin(args[0]) && isStdin(args[1]) {
+				return badUsage("CHAIN and PLAN are both -; want at least one of them in a file")
+			}
+			c, err := readChain(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			p, err := readParsed(cmd, args[1], planfile.ParsePlan)
+			if err != nil {
+				return err
+			}
+			if err := remat.CheckPlan(c, p); err != nil {
+				return fmt.Errorf("the plan does not hold: %s", message(err))
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "the plan holds: %d operations, peak %s, time %s\n",
+				len(p.Ops), formatBytes(p.Peak), micros(p.Time))
+			return err
+		},
+	}
+}
+
+func opName(c remat.Chain, o remat.Op) string {
+	if o.Kind == remat.LossStep {
+		return "the loss"
+	}
+	return fmt.Sprintf("%v of layer %d, %s", o.Kind, o.Layer, c.Layers[o.Layer].Name)
+}

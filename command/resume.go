@@ -1,0 +1,122 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"penstock.example/internal/system"
+	"penstock.example/train"
+)
+
+func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
+
+// openStore locks --out and finds the checkpoint to resume.
+func (j *job) openStore(context.Context, io.Writer) (err error) {
+	if j.out == "" {
+		return nil
+	}
+	store := j.store()
+	// Another run might remove the checkpoint that is read.
+	j.unlock, err = store.Lock()
+	switch {
+	case errors.Is(err, train.ErrLocked):
+		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
+	case err != nil:
+		return wrongInput(err)
+	}
+	if j.resume || j.autoresume || j.member.Restart > 0 { // a launcher restarts with the first command line
+		err := j.openCheckpoint()
+		switch none := errors.Is(err, train.ErrNoCheckpoint); {
+		case none && j.resume:
+			return wrongInput(err)
+		case !none:
+			return err
+		}
+	}
+	steps, err := store.Steps()
+	if err == nil && len(steps) > 0 {
+		err = badUsage("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or "+
+			"choose another --out", j.out, steps[len(steps)-1])
+	}
+	return err
+}
+
+func (j *job) openCheckpoint() error {
+	from, err := j.store().Latest()
+	if errors.As(err, new(*train.DamagedError)) {
+		return wrongInput(err)
+	} else if err != nil {
+		return err
+	}
+	r := j.recipe
+	if j.planned == auto && j.world.Chunks == 0 { // the plan will decide it
+		r.Chunks = from.Recipe.Chunks
+	}
+	if j.changedData && r.Data.Name == from.Recipe.Data.Name {
+		r.Data = from.Recipe.Data
+	}
+	if err := from.Check(r, j.model); err != nil {
+		return wrongInput(err)
+	}
+	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
+	j.loop.Plateau = cmp.Or(from.Plateau, j.loop.Plateau)
+	j.saved = from.Step
+	return nil
+}
+
+// save saves the run in --out and returns the path of the checkpoint; "" without --out.
+func (j *job) save() (path string, err error) {
+	if j.out == "" {
+		return "", nil
+	}
+	// Metrics come first, so that each saved step has its line on disk.
+	unwritten := j.measures.sync()
+	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
+	if j.unsaved = err != nil; !j.unsaved {
+		j.saved = j.loop.Step
+	}
+	return path, cmp.Or(err, unwritten)
+}
+
+// tellStart prints the checkpoint and the changes of flags and kernels since.
+func (j *job) tellStart(stderr io.Writer) error {
+	text, was := "going on from "+j.from.Path, j.from.Recipe
+	for _, n := range []struct {
+		flag, effect string
+		was, now     int
+	}{
+		{"--chunks", ", so results differ", was.Chunks, j.config.Chunks},
+		{"--threads", ", so the last bits differ", was.Threads, j.config.Threads},
+		{"--replicas", ", so the last bits differ", max(was.Replicas, 1), j.replicas},
+		{"--processes", "", was.Processes, j.processCount()},
+	} {
+		if n.was != 0 && n.was != n.now {
+			text += fmt.Sprintf("; %s %d instead of %d%s", n.flag, n.now, n.was, n.effect)
+		}
+	}
+	if now := j.config.Balance; was.Balance != nil && !slices.Equal(was.Balance, now) {
+		text += fmt.Sprintf("; --balance %s instead of %s", joined(now), joined(was.Balance))
+	}
+	kernels := system.KernelNames()
+	for _, library := range slices.Sorted(maps.Keys(kernels)) {
+		if name := was.Kernels[library]; name != "" && name != kernels[library] {
+			text += fmt.Sprintf("; %s kernels of %s instead of %s, so the last bits differ", kernels[library],
+				library, name)
+		}
+	}
+	before, now := settingsOf(was.Data), settingsOf(j.recipe.Data)
+	if before["fingerprint"] != now["fingerprint"] {
+		text += fmt.Sprintf("; other data: %v samples instead of %v", now["samples"], before["samples"])
+	}
+	changes, err := j.from.Changes(j.recipe)
+	for _, c := range changes {
+		text += fmt.Sprintf("; %s %s instead of %s", flagOf(c.Field), c.Given, c.Saved)
+	}
+	fmt.Fprintln(stderr, text)
+	return err
+}

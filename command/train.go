@@ -1,0 +1,278 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"penstock.example/internal/metrics"
+	"penstock.example/internal/system"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// newTrain makes the verb, which checks its command line and calls run. args is the whole command line, for
+// the run's page.
+func newTrain(args []string, getenv func(string) string,
+	run func(*cobra.Command, runOptions) error) *cobra.Command {
+	var flags trainFlags
+	cmd := &cobra.Command{
+		Use:   "train --model NAME --data NAME [flags]",
+		Short: "Train a model",
+		Long: `Train a model as a pipeline of micro-batches.
+
+The trained weights do not depend on --stages, --balance, --devices, --schedule,
+--virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
+Without --threads a run measures thread counts, prints the fastest, and keeps it
+when it is resumed.
+
+Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running
+step, with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its
+end, also if it fails. Only if its loss is not a number, or one of several processes
+or replicas fails, go on from the last checkpoint (--save-every).
+
+Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
+starts them, or with --processes, --rank and --rendezvous. All need the same
+command line, data and program.
+
+With --plan auto a run measures the model and plans itself. Resumed with the same
+processes, cores, limit and flags it keeps its plan; otherwise it plans again.`,
+		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
+  penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
+  penstock train --plan plan.json`,
+		Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := flags.prepare(cmd, args, getenv)
+			if err != nil {
+				return err
+			}
+			return run(cmd, o)
+		},
+	}
+	flags.register(cmd)
+	return configurable(cmd)
+}
+
+// prepare checks the command line before a process meets the others.
+func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
+	err error) {
+	planned := f.planned
+	if err := f.takePlan(cmd); err != nil {
+		return o, err
+	}
+	if f.resume || f.autoresume {
+		if err := readSaved(cmd, f.out); err != nil {
+			return o, err
+		}
+	}
+	if planned == "" { // the saved flags may have a plan
+		if err := f.takePlan(cmd); err != nil {
+			return o, err
+		}
+	}
+	if o, err = f.check(cmd.Flags(), getenv); err != nil {
+		return o, err
+	}
+	o.args, o.effective = args, effectiveConfig(cmd)
+	o.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	o.decide = func(line planJSON) (runOptions, error) {
+		if err := f.take(cmd.Flags(), line); err != nil {
+			return runOptions{}, err
+		}
+		f.decided = true
+		return f.check(cmd.Flags(), getenv)
+	}
+	if o.member.Rank == 0 { // the others write nothing
+		o.data.OnText = showText(cmd.ErrOrStderr())
+	}
+	return o, nil
+}
+
+// afterStep is a hook of tests. Nil is none.
+var afterStep train.Hook
+
+func runTraining(cmd *cobra.Command, o runOptions) error {
+	return runMembers(o.members(), func(o runOptions) error { return runMember(cmd, o) })
+}
+
+func runMember(cmd *cobra.Command, o runOptions) (err error) {
+	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if o.member.Rank > 0 { // rank 0 speaks for all
+		stdout, stderr = io.Discard, io.Discard
+	}
+	if file, ok := stderr.(*os.File); ok { // other writers need not allow calls from several goroutines
+		defer context.AfterFunc(ctx, func() {
+			fmt.Fprint(file, "\nfinishing the step; Ctrl-C again ends at once\n")
+		})()
+	}
+	for _, k := range kernelsInUse() {
+		if slow := k.Slow(); slow != "" {
+			fmt.Fprintln(stderr, slow)
+		}
+	}
+	o.numerics.apply()
+	j, err := openJob(ctx, o, stderr)
+	if ctx.Err() != nil && err != nil {
+		return errors.New("interrupted before the first step; nothing is lost")
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if !j.endedWithPeers {
+			err = failGroup(j.group, err)
+		}
+		err = errors.Join(err, j.recordEnd(err), j.close())
+	}()
+	j.show = newReporter(stdout, stderr, j)
+	result, err := j.takeSteps(ctx)
+	if err != nil {
+		return j.saveAfterFailure(err)
+	}
+	if result.Stopped {
+		fmt.Fprintf(stderr, "--patience %d: stopped after step %d; the lowest validation loss was %.4g, "+
+			"after step %d\n", j.patience, result.Step, j.loop.Best.Loss, j.loop.Best.Step)
+	}
+	saved, err := j.save()
+	if err == nil {
+		err = j.writeTrace(stderr)
+	}
+	if err != nil {
+		return j.saveAfterFailure(err)
+	}
+	if result.Interrupted {
+		j.endedWithPeers = true
+		return j.interruption(result.Step, saved)
+	}
+	err = j.finish(ctx, result.Step, saved)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return j.interruption(result.Step, saved)
+	}
+	return j.saveAfterFailure(err)
+}
+
+func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
+	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
+	j.loop.OnStep = append([]train.Hook{j.measures.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
+	if afterStep != nil {
+		j.loop.OnStep = append(j.loop.OnStep, afterStep)
+	}
+	if j.localGroup == nil || j.member.Rank == 0 {
+		defer debug.SetGCPercent(limitGarbage())
+	}
+	defer j.show.endSteps()
+	return j.loop.Run(ctx)
+}
+
+// finish tests the trained model and reports the outcome.
+func (j *job) finish(ctx context.Context, step int64, saved string) error {
+	for _, d := range j.pipe.Devices() {
+		d.ResetPeak()
+	}
+	tested, err := j.evaluate(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.measures.test(metrics.Test{Step: step, Epoch: j.measures.epoch}, tested); err != nil {
+		return err
+	}
+	sum, err := train.ParamsSHA256(j.group, j.model)
+	if err != nil {
+		return err
+	}
+	resident, peak := system.ResidentMemory()
+	return j.show.done(doneLine{Done: true, Steps: step, TestAccuracy: tested.Accuracy, TestMSE: tested.MSE,
+		ParamsSHA256: sum, SafeLimitBytes: j.peaks.safeLimit(j.pipe), ResidentBytes: resident,
+		PeakResidentBytes: peak, checkpoint: saved, trace: j.traceFile})
+}
+
+// failedError is the error of a run that was open, with advice how to go on.
+type failedError struct {
+	error
+	advice string
+}
+
+func (e *failedError) Error() string { return e.error.Error() + e.advice }
+func (e *failedError) Unwrap() error { return e.error }
+
+var errInterrupted = errors.New("interrupted")
+
+// interruption is the error of a run that a signal ended.
+func (j *job) interruption(step int64, saved string) error {
+	if saved == "" {
+		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
+	}
+	return j.failed(fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved), goOn)
+}
+
+const goOn = "; to go on, start it again with --resume"
+
+// failed adds advice to an error, which rank 0 gives for all processes.
+func (j *job) failed(err error, advice ...string) error {
+	if j.member.Rank > 0 {
+		advice = nil
+	}
+	return &failedError{err, strings.Join(advice, "")}
+}
+
+// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the
+// weights as they were before it. A run goes on from its last checkpoint if it diverged, its step is
+// half done, or it cannot be saved.
+func (j *job) saveAfterFailure(failure error) error {
+	advice := goOn
+	if errors.Is(failure, torch.ErrOutOfMemory) {
+		advice = "; to go on, change the flags as said and start it again with --resume"
+	}
+	diverged := errors.Is(failure, train.ErrDiverged)
+	if diverged {
+		advice = "" // it would diverge again
+	}
+	var step *train.StepError
+	inStep := errors.As(failure, &step)
+	if usage := inFlags(j.flags, failure); !inStep && usage != failure { // no step can be taken
+		return usage
+	}
+	failure = withRemedy(failure)
+	if info := j.training.Info(); diverged && j.dataName == "csv" && info.Mean == nil {
+		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
+	}
+	if j.out == "" {
+		return j.failed(failure)
+	}
+	// Outside of a step only this process fails, and the others do not save.
+	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
+	if !lost && !j.unsaved && j.loop.Step > 0 {
+		path, err := j.save()
+		if path != "" {
+			j.endedWithPeers = true
+			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s", j.loop.Step, path), advice)
+		}
+		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
+	}
+	if j.saved == 0 {
+		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
+	}
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, j.saved), advice)
+}
+
+// limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns
+// the old GOGC. By default used batches may take as much memory as the data set, which lies on the
+// heap. The data set has no pointers, so frequent collections are cheap.
+func limitGarbage() (before int) {
+	system.TrimProcess() // after reading data and planning
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return debug.SetGCPercent(int(min(max(100*16<<20/max(m.HeapAlloc, 1), 5), 100)))
+}

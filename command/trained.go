@@ -1,0 +1,134 @@
+package command
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/pipe"
+	"penstock.example/plan"
+	"penstock.example/torch"
+	"penstock.example/train"
+)
+
+// trainedFlags choose a checkpoint of a run, and how its model runs.
+type trainedFlags struct {
+	best   bool
+	stages int
+	config pipe.Config
+	limit  int64
+	batch  int
+}
+
+func (f *trainedFlags) register(s *pflag.FlagSet) {
+	s.SortFlags = false
+	bestFlag(s, &f.best)
+	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
+	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
+		"cpu:0,cpu:1,...)", torch.ParseDevice)
+	count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
+	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
+	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
+}
+
+func bestFlag(s *pflag.FlagSet, best *bool) {
+	s.BoolVar(best, "best", false, "the checkpoint with the best validation, in place of the newest")
+}
+
+// trained is a model with the weights of a checkpoint, in a pipe that trains nothing.
+type trained struct {
+	checkpoint *train.Checkpoint
+	recipe     train.Recipe
+	model      *nn.Sequential
+	pipe       *pipe.Pipe
+	batch      int
+}
+
+// open makes a trained model. Flags that are left out have the values of its training. prepare checks
+// data before the model is placed, which costs more. The caller closes the model.
+func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
+	err error) {
+	t = &trained{}
+	if t.checkpoint, err = findCheckpoint(dir, f.best); err != nil {
+		return nil, err
+	}
+	t.recipe = t.checkpoint.Recipe
+	if t.model, err = modelOfRecipe(t.checkpoint.Path, t.recipe); err != nil {
+		return nil, wrongInput(err)
+	}
+	config := f.config
+	config.Autocast, config.Threads = t.recipe.Autocast, t.recipe.Threads
+	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
+	if config.Balance, err = evenly(t.model.Layers(), f.stages); err != nil {
+		return nil, badUsage("--stages %d: %s", f.stages, message(err))
+	}
+	if err := prepare(t); err != nil {
+		return nil, wrongInput(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.close())
+		}
+	}()
+	if t.pipe, err = pipe.Open(t.model, config); err != nil {
+		return t, inFlags(cmd.Flags(), err)
+	}
+	for _, d := range t.pipe.Devices() {
+		d.SetLimit(f.limit)
+	}
+	if err := t.pipe.Place(); err != nil {
+		return t, withRemedy(err)
+	}
+	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
+}
+
+// evenly cuts layers into stages with about the same bytes of parameters.
+func evenly(layers []nn.NamedLayer, stages int) ([]int, error) {
+	var costs []float64
+	for _, l := range layers {
+		costs = append(costs, float64(1+stateBytes(l.Layer))) // layers without parameters are spread as well
+	}
+	return plan.Partition(costs, stages)
+}
+
+func (t *trained) close() (err error) {
+	if t.pipe != nil {
+		devices := t.pipe.Devices()
+		err = t.pipe.Close()
+		for _, d := range devices {
+			d.SetLimit(0)
+		}
+	}
+	nn.Free(t.model)
+	return err
+}
+
+// settingsOf returns the settings of a choice; nil without.
+func settingsOf(c train.Choice) map[string]any {
+	settings, _ := c.Settings.(map[string]any)
+	return settings
+}
+
+// modelOfRecipe makes the model of a checkpoint, without its weights.
+func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
+	var o models.Options
+	if !slices.Contains(models.Names(), r.Model.Name) {
+		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
+			"the Go program that has it, or penstock export", path, r.Model.Name)
+	}
+	settings := settingsOf(r.Model)
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		text := fmt.Sprint(settings[name])
+		if err := models.Set(r.Model.Name, &o, []string{name + "=" + text}); err != nil {
+			return nil, fmt.Errorf("checkpoint %s: %w", path, err)
+		}
+	}
+	return models.New(r.Model.Name, o)
+}

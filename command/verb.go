@@ -1,0 +1,201 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
+	"penstock.example/internal/planfile"
+	"penstock.example/remat"
+)
+
+type result struct {
+	line any               // for --format json; []byte is JSON already
+	text func(w io.Writer) // for --format text, with tabs between columns
+	file []byte            // for --out
+}
+
+// resultVerb adds --format, and --out unless outUsage is empty, and runs find. If --out is standard
+// output the result is not printed as well.
+func resultVerb(cmd *cobra.Command, outUsage string,
+	find func(cmd *cobra.Command, args []string) (result, error)) *cobra.Command {
+	var format, out string
+	cmd.Flags().SortFlags = false
+	if outUsage != "" {
+		path(cmd.Flags(), &out, "out", outUsage)
+	}
+	formatFlag(cmd.Flags(), &format)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOut(cmd, out, args...); err != nil {
+			return err
+		}
+		r, err := find(cmd, args)
+		if err != nil {
+			return err
+		}
+		if out != "" {
+			if err = writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
+				return err
+			}
+		}
+		if text, ok := r.line.([]byte); ok && format == "json" {
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		}
+		return printResult(cmd, format, r.line, r.text)
+	}
+	return cmd
+}
+
+// filesNamed wants one argument for each name, and one or more if the last name ends in dots.
+func filesNamed(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch n := len(names); {
+		case len(args) < n:
+			missing := strings.TrimSuffix(names[len(args)], "...")
+			return badUsage("%s is missing for %q; see %[2]s --help", missing, cmd.CommandPath())
+		case strings.HasSuffix(names[n-1], "..."):
+			return nil
+		default:
+			return noArguments(cmd, args[n:])
+		}
+	}
+}
+
+// readChain checks for the needed flags and reads a chain.
+func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
+	if err := need(cmd, needed...); err != nil {
+		return remat.Chain{}, err
+	}
+	return readParsed(cmd, path, planfile.ParseChain)
+}
+
+// readParsed reads and parses a file. A mistake in it is a usage error.
+func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (value T, err error) {
+	text, err := readInput(cmd, path)
+	if err != nil {
+		return value, err
+	}
+	if value, err = parse(text); err != nil {
+		err = badUsage("%s: %s", inputName(path), message(disk.Short(err)))
+	}
+	return value, err
+}
+
+// checkOut refuses an --out that cannot be written or is an input.
+func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
+	if out == "" || standardOutput(cmd, out) != nil {
+		return nil
+	}
+	return probe("out", out, inputs...)
+}
+
+// chainTitle names a chain by its model and batch, or by its file.
+func chainTitle(c remat.Chain, path string) string {
+	switch {
+	case c.Model == "":
+		return filepath.Base(inputName(path))
+	case c.Rows == 0:
+		return c.Model
+	}
+	return fmt.Sprintf("%s, batch of %d", c.Model, c.Rows)
+}
+
+func formatFlag(s *pflag.FlagSet, to *string) {
+	word(s, to, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
+}
+
+// printResult prints a result as a line of JSON, or by text, with tabs between columns.
+func printResult(cmd *cobra.Command, format string, result any, text func(w io.Writer)) error {
+	if format == "json" {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
+	}
+	return printTable(cmd.OutOrStdout(), text)
+}
+
+// printTable aligns the columns of a text at its tabs.
+func printTable(w io.Writer, text func(w io.Writer)) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	text(t) // Flush returns its errors
+	return t.Flush()
+}
+
+func row(w io.Writer, cells ...any) {
+	fmt.Fprintf(w, strings.Repeat("%v\t", len(cells)-1)+"%v\n", cells...)
+}
+
+// need refuses a command line that lacks one of these flags.
+func need(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); !f.Changed {
+			arg, usage := pflag.UnquoteUsage(f)
+			return badUsage("--%s %s is needed: %s", name, arg, usage)
+		}
+	}
+	return nil
+}
+
+// onlyFlags refuses flags that have no effect with one that is given; names have some.
+func onlyFlags(cmd *cobra.Command, given string, names ...string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(append(names, "format", "out", "config"), f.Name) {
+			err = badUsage("--%s %v has no effect with %s; leave it out", f.Name, f.Value, given)
+		}
+	})
+	return err
+}
+
+func formatBytes(n int64) string { return arg.Bytes(n) }
+
+// micros formats microseconds.
+func micros(us float64) string {
+	switch {
+	case us >= 1e6:
+		return fmt.Sprintf("%.3f s", us/1e6)
+	case us >= 1e3:
+		return fmt.Sprintf("%.2f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.3g us", us)
+}
+
+func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// percentOf returns a as a percentage of b, or 0 if b is 0.
+func percentOf(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return 100 * a / b
+}
+
+// percent formats a, with its sign, as a percentage of b.
+func percent(a, b float64) string {
+	if p := percentOf(a, b); math.Abs(p) >= 0.05 {
+		return fmt.Sprintf("%+.1f %%", p)
+	}
+	return "0.0 %"
+}
+
+// counted returns a number of things: "1 file", "2 files", "2 micro-batches".
+func counted(n int, thing string) string {
+	if n != 1 && (strings.HasSuffix(thing, "ch") || strings.HasSuffix(thing, "ss")) {
+		thing += "e"
+	}
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
+
+func ms(seconds float64) string { return fmt.Sprintf("%.3f", 1000*seconds) }
