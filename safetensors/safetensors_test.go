@@ -344,7 +344,7 @@ func TestShards(t *testing.T) {
 	}
 	for index, want := range map[string]string{
 		`{"weight_map": {"c": "1.safetensors"}}`:    `tensor "c" is not in 1.safetensors; want all files`,
-		`{"weight_map": {"c": "../1.safetensors"}}`: `the file "../1.safetensors"; want files beside it`,
+		`{"weight_map": {"c": "../1.safetensors"}}`: `its file ../1.safetensors: want files beside it`,
 		`{"weight_map": {"c": "3.safetensors"}}`:    "3.safetensors: no such file",
 		`{"weight_map": {"c": "i.index.json"}}`:     "i.index.json: the header's length is",
 		`{"weight_map": {"c": 1}}`:                  "/weight_map/c",
