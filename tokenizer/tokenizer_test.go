@@ -14,8 +14,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/disk"
+	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/must"
 	"penstock.example/tokenizer"
 )
