@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/system"
 	"penstock.example/plan"
@@ -70,7 +71,7 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	}
 	if o.config.Devices != nil && o.grouped {
 		return badUsage("--devices %s: with --plan auto several processes have CPU devices; want it left out",
-			joined(o.config.Devices))
+			option.Joined(o.config.Devices))
 	}
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
@@ -145,7 +146,7 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 
 // inFlags is the plan as flags of penstock train.
 func (l planJSON) inFlags() string {
-	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, joined(l.Balance),
+	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, option.Joined(l.Balance),
 		l.Chunks, l.Threads)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/option"
 	"penstock.example/optim"
 	"penstock.example/pipe"
 	"penstock.example/plan"
@@ -44,12 +45,12 @@ state, and activations.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	list(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
+	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
 	namesFlags(s, &f.modelName, &f.settings)
-	count(s, &f.stages, "stages", 0, "`N` stages to cut into")
-	word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
-	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
-	count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
+	option.Count(s, &f.stages, "stages", 0, "`N` stages to cut into")
+	option.Word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
+	option.Count(s, &f.batch, "batch", 256, "`N` samples in a batch")
+	option.Count(s, &f.chunks, "chunks", 8, "`N` micro-batches of each batch")
 	s.StringVar((*string)(&f.checkpoint), "checkpoint", "except_last", checkpointUsage)
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	f.register(s, 1)
@@ -98,7 +99,9 @@ type balanceCost struct {
 
 // cutModel measures a model and cuts it.
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	if err := f.check(cmd.Flags()); err != nil {
+	err = cmp.Or(checkPair(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
+		f.check(cmd.Flags()))
+	if err != nil {
 		return r, err
 	}
 	m, err := f.measured(nil)
@@ -140,7 +143,7 @@ func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit stri
 		line.Bottleneck = max(line.Bottleneck, cost)
 	}
 	return result{line: line, text: func(w io.Writer) {
-		fmt.Fprintf(w, "--balance %s\n\n", joined(counts))
+		fmt.Fprintf(w, "--balance %s\n\n", option.Joined(counts))
 		columns := 6
 		if layers == nil { // without names
 			columns = 4

@@ -13,6 +13,7 @@ import (
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/option"
 	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -84,6 +85,7 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	err := cmp.Or(
 		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
 		checkPair(s, o.resume || o.autoresume, "--resume", "changed-data"),
+		checkPair(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard", "test-every"),
 		checkPair(s, o.validate != "", "--validate", "patience"),
 		checkPair(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
 		checkPair(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
@@ -176,7 +178,7 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 		o.update.WeightDecay = 0.01
 	}
 	if n := copy(o.update.Betas[:], o.betas); o.betas != nil && (n != 2 || len(o.betas) != 2) {
-		return badUsage("--betas %s: want two numbers, such as 0.9,0.999", joined(o.betas))
+		return badUsage("--betas %s: want two numbers, such as 0.9,0.999", option.Joined(o.betas))
 	}
 	for _, text := range o.groups {
 		g, err := readGroup(text)
@@ -226,7 +228,7 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 		o.stages *= o.virtual
 	case n%o.virtual != 0 || s.Changed("stages") && n != o.stages*o.virtual:
 		return badUsage("--balance %s: it has %d stages; want %d on each device, and --stages left out",
-			joined(o.config.Balance), n, o.virtual)
+			option.Joined(o.config.Balance), n, o.virtual)
 	default:
 		o.stages = n
 	}

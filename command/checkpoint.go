@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock.example/internal/option"
 	"penstock.example/safetensors"
 	"penstock.example/train"
 )
@@ -169,8 +170,8 @@ checked first. If it is damaged, nothing is written.
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	path(s, &out, "out", "`FILE` to write, such as model.safetensors")
-	word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
+	option.Path(s, &out, "out", "`FILE` to write, such as model.safetensors")
+	option.Word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
 	bestFlag(s, &best)
 	return cmd
 }

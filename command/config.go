@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/option"
 )
 
 // configName is the file in --out with the flags of the run.
@@ -27,7 +28,7 @@ var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
 func configurable(cmd *cobra.Command) *cobra.Command {
 	var file string
-	path(cmd.Flags(), &file, "config", "`FILE` of default flags in TOML, such as batch = 64")
+	option.Path(cmd.Flags(), &file, "config", "`FILE` of default flags in TOML, such as batch = 64")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if file != "" {
@@ -101,7 +102,7 @@ func setFlag(s *pflag.FlagSet, name string, value any) (err error) {
 	for _, e := range elements {
 		texts = append(texts, fmt.Sprint(e))
 	}
-	if s.Lookup(name).Value.Type() != repeatedType {
+	if s.Lookup(name).Value.Type() != option.Repeated {
 		texts = []string{strings.Join(texts, ",")}
 	}
 	for _, text := range texts {

@@ -91,6 +91,8 @@ func TestRefusesDataSettings(t *testing.T) {
 			[]string{"--set size=8: --data synthetic has 9; leave it out"}},
 		{[]string{"--model", "gpt", "--data", "text", "--data-dir", "x", "--data-set", "size=9"},
 			[]string{"--data-set size=9: want", "text has tokenizer=none, bytes, holdout=0.1"}},
+		{[]string{"--model", "mlp", "--out", t.TempDir() + "/caf\xe9"},
+			[]string{"the command line, line 1, column ", ": byte 0xe9 is not UTF-8"}},
 	} {
 		refuses(t, with([]string{"train", "--data", "synthetic", "--steps", "1"}, row.args...), exitUsage,
 			row.parts...)

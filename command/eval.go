@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
@@ -45,7 +46,8 @@ the data are not taken from the run. penstock launch starts several processes.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest, "train",
+	option.Word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest,
+		"train",
 		"validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
@@ -182,7 +184,7 @@ file cannot be an input of the model, nothing is printed.`,
 		Args: filesNamed("DIR", "FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			p := predictor{top: top}
-			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(t, tokens, args[1:]) })
+			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokens, args[1:]) })
 			if err != nil {
 				return err
 			}
@@ -204,8 +206,8 @@ file cannot be an input of the model, nothing is printed.`,
 		},
 	}
 	s := cmd.Flags()
-	count(s, &top, "top", 5, "`K` most likely classes of each input")
-	path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	option.Count(s, &top, "top", 5, "`K` most likely classes of each input")
+	option.Path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
 	f.register(s)
 	return cmd
 }
@@ -233,20 +235,25 @@ type classLine struct {
 }
 
 // open opens the files. A model of tokens needs a tokenizer: tokens is its path, "" for the run's.
-func (p *predictor) open(t *trained, tokens string, files []string) (err error) {
+func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 	}
 	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	runs, _ := chosen["tokenizer"].(string)
-	tokens = cmp.Or(tokens, runs)
-	if tokens != "" && samples.Task() == data.NextToken && samples.Source != data.Uint8 {
+	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
+	err = cmp.Or(checkPair(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
+		checkPair(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
+			"classes to predict", "top"))
+	if tokens = cmp.Or(tokens, runs); err == nil && tokens != "" && ofTokens {
 		if p.tokens, err = tokenizer.Open(tokens); err != nil {
 			return fmt.Errorf("--tokenizer: %w", err)
 		}
 	}
-	p.inputs, err = data.NewInputs(*samples, p.tokens, files)
+	if err == nil {
+		p.inputs, err = data.NewInputs(*samples, p.tokens, files)
+	}
 	return err
 }
 

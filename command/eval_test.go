@@ -355,6 +355,8 @@ func TestPredictFromStandardInput(t *testing.T) {
 			t.Errorf("%q: %s, want %s", rows, got, want)
 		}
 	}
+	refuses(t, []string{"predict", out, "-", "--tokenizer", "x"}, exitUsage,
+		"--tokenizer x has no effect without a model of tokens")
 	text := "the stages of a pipeline"
 	out = filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "gpt", "--set", "width=8,depth=1,heads=2", "--data", "text", "--data-dir",

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/option"
 	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -74,17 +75,18 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
 	namesFlags(s, &f.modelName, &f.settings)
-	path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
-	texts(s, &f.weights.rename, "init-rename", "`OLD=NEW` parts of the names in --init; may be repeated")
-	texts(s, &f.weights.rules.Skip, "init-skip", "`NAME` to skip in --init; * is any text; may be repeated")
+	option.Path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
+	option.Texts(s, &f.weights.rename, "init-rename", "`OLD=NEW` parts of the names in --init; may be repeated")
+	option.Texts(s, &f.weights.rules.Skip, "init-skip",
+		"`NAME` to skip in --init; * is any text; may be repeated")
 	s.BoolVar(&f.weights.rules.Partial, "init-partial", false, "skip names that --init or the model lacks")
 	trainOnlyFlag(s, &f.weights.trainOnly)
-	section(s, "Model")
+	option.Section(s, "Model")
 
 	f.dataFlags.register(s, "")
-	count(s, &f.batch, "batch", 256, "`N` samples in a batch")
+	option.Count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	s.BoolVar(&f.dropLast, "drop-last", false, "leave out the last batch of an epoch if it is short")
-	s.Var(&value{read: func(text string) error {
+	s.Var(&option.Value{Read: func(text string) error {
 		if x, err := strconv.ParseFloat(text, 64); text != partTest && (err != nil || !(x > 0 && x < 1)) {
 			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or test " +
 				"for the test data")
@@ -92,78 +94,84 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		f.validate = text
 		return nil
 	}}, "validate", "`SHARE` of the training samples to validate on after each epoch; or test")
-	section(s, "Data")
+	option.Section(s, "Data")
 
-	count(s, &f.stages, "stages", 1, "`N` stages side by side; of several processes one each")
-	list(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage (default: even by measured time)",
-		integer)
-	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", torch.ParseDevice)
-	count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
-	path(s, &f.schedule, "schedule", "`NAME|FILE` of the pipeline's schedule: "+
+	option.Count(s, &f.stages, "stages", 1, "`N` stages side by side; of several processes one each")
+	option.List(s, &f.config.Balance, "balance",
+		"`N,N,...` layers of each stage (default: even by measured time)", option.Integer)
+	option.List(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
+		"cpu:0,cpu:1,...)", readDevice)
+	option.Count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
+	option.Path(s, &f.schedule, "schedule", "`NAME|FILE` of the pipeline's schedule: "+
 		strings.Join(scheduleNames(), ", ")+"; or a file with a program (default gpipe)")
-	count(s, &f.virtual, "virtual", 0, "`N` stages on each device (default 2 if --schedule uses several)")
-	path(s, &f.planned, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
+	option.Count(s, &f.virtual, "virtual", 0, "`N` stages on each device (default 2 if --schedule uses several)")
+	option.Path(s, &f.planned, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"update running statistics of batch norms once a batch, not once a micro-batch")
 	threadsFlag(s, &f.config.Threads, &f.allThreads)
 	f.numerics.register(s)
-	section(s, "Pipeline")
+	option.Section(s, "Pipeline")
 
-	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
+	option.Size(s, &f.limit, "memory-limit",
+		"most memory of each device, as a `SIZE` such as 512MiB (default none)")
 	f.config.Checkpoint = pipe.ExceptLast
-	s.Var(&value{text: string(pipe.ExceptLast), read: func(text string) error {
+	s.Var(&option.Value{Text: string(pipe.ExceptLast), Read: func(text string) error {
 		f.config.Checkpoint = pipe.Checkpoint(text)
 		return nil
 	}}, "checkpoint", checkpointUsage)
 	autocastFlag(s, &f.config.Autocast)
-	section(s, "Memory")
+	option.Section(s, "Memory")
 
-	count(s, &f.steps, "steps", 0, "`N` steps in all, also of a resumed run (default: by --epochs)")
-	count(s, &f.epochs, "epochs", 0, "`N` times through the data in all (default: by --steps, or 1)")
-	count(s, &f.accumulate, "accumulate", 1, "`N` batches in a step, whose gradients are added up")
+	option.Count(s, &f.steps, "steps", 0, "`N` steps in all, also of a resumed run (default: by --epochs)")
+	option.Count(s, &f.epochs, "epochs", 0, "`N` times through the data in all (default: by --steps, or 1)")
+	option.Count(s, &f.accumulate, "accumulate", 1, "`N` batches in a step, whose gradients are added up")
 	optimizerFlags(s, &f.optimizerName, &f.update.Momentum)
-	amount(s, &f.update.LR, "lr", math.Inf(1),
+	option.Amount(s, &f.update.LR, "lr", math.Inf(1),
 		"learning `RATE` (default 0.1 for sgd, 0.01 for rmsprop, 0.001 for others)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
-	list(s, &f.betas, "betas", "`B,B` of adam and adamw: decay of both averages (default 0.9,0.999)", number)
-	amount(s, &f.update.Eps, "eps", math.Inf(1),
+	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw: decay of both averages (default "+
+		"0.9,0.999)", option.Number)
+	option.Amount(s, &f.update.Eps, "eps", math.Inf(1),
 		"`E` in the denominator of adam, adamw and rmsprop (default 1e-8)")
-	amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1),
+	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1),
 		"`W` that pulls weights to zero (default 0.01 for adamw, 0 for others)")
-	texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own decay, "+
+	option.Texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own decay, "+
 		"of parameters with these names; * is any text; may be repeated, the first match counts")
 	f.lrSchedule.name = "constant"
-	s.Var(&value{text: "constant", read: f.lrSchedule.read}, "lr-schedule", "`NAME` of the learning rate's "+
-		"schedule: "+strings.Join(rateSchedules, ", ")+"; with options as in step:size=30,gamma=0.1")
-	whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, in which the rate rises to --lr")
-	count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps of --lr-schedule (default: the whole run)")
-	amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "largest `NORM` of all gradients together (default any)")
-	count(s, &f.patience, "patience", 0, "stop after `N` epochs without a lower loss of --validate")
+	s.Var(&option.Value{Text: "constant", Read: f.lrSchedule.read}, "lr-schedule",
+		"`NAME` of the learning rate's "+
+			"schedule: "+strings.Join(rateSchedules, ", ")+"; with options as in step:size=30,gamma=0.1")
+	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, in which the rate rises to --lr")
+	option.Count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps of --lr-schedule (default: the whole run)")
+	option.Amount(s, &f.clipNorm, "clip-norm", math.Inf(1),
+		"largest `NORM` of all gradients together (default any)")
+	option.Count(s, &f.patience, "patience", 0, "stop after `N` epochs without a lower loss of --validate")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
-	section(s, "Training")
+	option.Section(s, "Training")
 
-	path(s, &f.out, "out", "`DIR` for checkpoints, metrics.jsonl and the report (default: nothing is saved)")
+	option.Path(s, &f.out, "out",
+		"`DIR` for checkpoints, metrics.jsonl and the report (default: nothing is saved)")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out, with its flags")
 	s.BoolVar(&f.autoresume, "autoresume", false, "--resume if --out has a checkpoint")
 	s.BoolVar(&f.changedData, "changed-data", false, "let --resume go on with other samples than before")
-	count(s, &f.saveEvery, "save-every", 0, "save every `N` steps and at the end (default: after each epoch)")
-	count(s, &f.testEvery, "test-every", 0, "test every `N` steps and at the end")
-	count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
-	path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
-	address(s, &f.dashboardAt, "dashboard", "127.0.0.1",
+	option.Count(s, &f.saveEvery, "save-every", 0,
+		"save every `N` steps and at the end (default: after each epoch)")
+	option.Count(s, &f.testEvery, "test-every", 0, "test every `N` steps and at the end")
+	option.Count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
+	option.Path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
+	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1",
 		"`HOST:PORT` of a page that shows the run; default host: this machine alone; port 0: any")
-	path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: a Chrome trace, or a picture with .svg")
-	word(s, &f.format, "format", "text", "`FORMAT` of stdout: text, or json in lines", "text", "json")
-	section(s, "Output")
+	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: a Chrome trace, or a picture with .svg")
+	option.Word(s, &f.format, "format", "text", "`FORMAT` of stdout: text, or json in lines", "text", "json")
+	option.Section(s, "Output")
 
-	count(s, &f.processes, "processes", 1, "`N` processes of the run, without a launcher")
-	whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` of this process among --processes, from 0")
-	count(s, &f.replicas, "replicas", 1, "`N` copies of the pipeline, each on its own rows of a batch")
-	address(s, &f.rendezvous, "rendezvous", "", "`HOST:PORT` of rank 0, where processes meet")
-	duration(s, &f.joinTimeout, "join-timeout", "`TIME` to wait for the other processes (default 5m)")
-	duration(s, &f.silence, "silence", "`TIME` after which a silent process is lost (default 5s)")
-	section(s, "Processes")
+	option.Count(s, &f.processes, "processes", 1, "`N` processes of the run, without a launcher")
+	option.Whole(s, &f.rank, "rank", 0, 0, 1<<31-1, "`R` of this process among --processes, from 0")
+	option.Count(s, &f.replicas, "replicas", 1, "`N` copies of the pipeline, each on its own rows of a batch")
+	option.Address(s, &f.rendezvous, "rendezvous", "", "`HOST:PORT` of rank 0, where processes meet")
+	option.Duration(s, &f.joinTimeout, "join-timeout", "`TIME` to wait for the other processes (default 5m)")
+	option.Duration(s, &f.silence, "silence", "`TIME` after which a silent process is lost (default 5s)")
+	option.Section(s, "Processes")
 }
 
 const checkpointUsage = "`POLICY` of recomputing activations to save memory: never, except_last, always, " +
@@ -209,17 +217,18 @@ func (f *rateFlag) read(text string) error {
 }
 
 func namesFlags(s *pflag.FlagSet, model *string, set *[]string) {
-	word(s, model, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
-	texts(s, set, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+	option.Word(s, model, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
+	option.Texts(s, set, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
 }
 
 // optimizerFlags are --optimizer and --momentum, which set the bytes of the optimizer's state.
 func optimizerFlags(s *pflag.FlagSet, optimizer *string, momentum *float64) {
-	word(s, optimizer, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
+	option.Word(s, optimizer, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
 		optim.Names()...)
-	amount(s, momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
+	option.Amount(s, momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 }
 
 func trainOnlyFlag(s *pflag.FlagSet, to *[]string) {
-	texts(s, to, "train-only", "`NAME` of the layers to train; * is any text; may be repeated (default all)")
+	option.Texts(s, to, "train-only",
+		"`NAME` of the layers to train; * is any text; may be repeated (default all)")
 }

@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/internal/setting"
@@ -21,6 +22,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
+	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -50,6 +52,7 @@ type job struct {
 	unsaved        bool         // saving failed
 	endedWithPeers bool         // all processes end here, so none needs to be told
 	timingWarned   bool         // of uncertain times
+	lighter        [][]int      // cuts to try if the first one does not fit
 	unlock         func() error // releases --out; nil without --out
 }
 
@@ -106,7 +109,7 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.close())
+	err = errors.Join(err, j.measures.writers.Close())
 	if j.listener != nil && j.live == nil {
 		err = errors.Join(err, j.listener.Close())
 	}
@@ -251,22 +254,34 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
-	cut, err := train.BalanceByTime(ctx, j.model, j.training, j.policy, j.measuring(profile.Config{
+	config := j.measuring(profile.Config{
 		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 		Devices: j.devicesOfEach(), Threads: j.config.Threads,
 		// a limit that is enough can be named only after the cut
-		LiftLimit: slices.Contains(j.policy, pipe.Optimal)}))
+		LiftLimit: slices.Contains(j.policy, pipe.Optimal)})
+	if n := len(j.config.DeviceNames()); j.program == "" && n*j.virtual == j.stages {
+		config.Plan = plan.Options{Limit: j.limit, Devices: n, Virtual: []int{j.virtual},
+			Schedules: []string{cmp.Or(j.runOptions.schedule, "gpipe")}}
+		if config.Plan.State, err = optim.Slots(j.optimizerName, j.update); err != nil {
+			return err
+		}
+	}
+	cut, err := train.BalanceByTime(ctx, j.model, j.training, j.policy, config)
 	if err != nil {
 		return err
 	}
-	j.config.Balance, j.config.Profile = cut.Counts, &cut.Profile
+	j.config.Balance, j.config.Profile, j.lighter = cut.Counts, &cut.Profile, cut.Lighter
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
+	if cut.Times == nil {
+		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n", option.Joined(cut.Counts))
+		return nil
+	}
 	var each []string
 	for _, t := range cut.Times {
 		each = append(each, ms(t.Total()))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
-		joined(cut.Counts), strings.Join(each, ", "))
+		option.Joined(cut.Counts), strings.Join(each, ", "))
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/internal/launch"
+	"penstock.example/internal/option"
 )
 
 func newLaunch() *cobra.Command {
@@ -48,8 +49,8 @@ On several machines, start penstock train by torchrun, srun, mpirun or Kubernete
 	s := cmd.Flags()
 	s.SetInterspersed(false) // what follows train is train's, also without "--"
 	s.SortFlags = false
-	count(s, &processes, "processes", 1, "`N` processes")
-	whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "`N` times to start a failed run again, at most")
+	option.Count(s, &processes, "processes", 1, "`N` processes")
+	option.Whole(s, &restarts, "restarts", 0, 0, 1<<31-1, "`N` times to start a failed run again, at most")
 	return cmd
 }
 

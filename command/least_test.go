@@ -2,11 +2,14 @@ package command
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock.example/internal/draws"
 )
@@ -35,7 +38,8 @@ func told(t *testing.T, r ran) int64 {
 // less it is refused with the same number.
 func TestLeastLimit(t *testing.T) {
 	quick := []string{"the second stage needs more than the first", "the update needs more than the step",
-		"clipping needs more than the update", "the test needs outputs of the whole batch"}
+		"clipping needs more than the update", "the test needs outputs of the whole batch",
+		"layers are timed, with a limit below what that takes"}
 	for _, row := range []struct {
 		reason string
 		args   string
@@ -67,12 +71,7 @@ func TestLeastLimit(t *testing.T) {
 			args := with(strings.Fields("train --data synthetic --checkpoint optimal --steps 2"),
 				strings.Fields(row.args)...)
 			limited := func(n int64) ran { return command(t, with(args, "--memory-limit", fmt.Sprint(n))...) }
-			first := limited(1)
-			// timed again, the cut may be another
-			if cut := regexp.MustCompile(`--balance ([0-9,]+), by measured time`).FindStringSubmatch(first.stderr); cut != nil {
-				args = append(args, "--balance", cut[1])
-			}
-			least := told(t, first)
+			least := told(t, limited(1))
 			for _, limit := range []int64{least - 1, least / 2, least / 8} {
 				if limit < least-1 && !draws.Full {
 					break
@@ -86,6 +85,37 @@ func TestLeastLimit(t *testing.T) {
 					r.stderr)
 			}
 		})
+	}
+}
+
+// TestLeastLimitOfAllCuts: without --balance the limit that is told is the least of all cuts, however long
+// layers take when they are timed. Within it the run finds the cut.
+func TestLeastLimitOfAllCuts(t *testing.T) {
+	args := strings.Fields("train --data synthetic --checkpoint optimal --steps 1 --model mlp --set width=64 " +
+		"--chunks 2 --batch 16")
+	within := func(limit int64, more ...string) ran {
+		r := rand.New(rand.NewPCG(uint64(limit), uint64(len(more))))
+		now := time.Duration(0)
+		defer func(was func() time.Duration) { clock = was }(clock)
+		clock = func() time.Duration {
+			now += time.Duration(r.IntN(1_000_000))
+			return now
+		}
+		return command(t, with(with(args, more...), "--memory-limit", fmt.Sprint(limit))...)
+	}
+	least := int64(math.MaxInt64)
+	for first := 1; first < 6; first++ {
+		least = min(least, told(t, within(1, "--balance", fmt.Sprint(first, ",", 6-first))))
+	}
+	for _, limit := range []int64{1, least / 2, least - 1} {
+		if n := told(t, within(limit, "--stages", "2")); n != least {
+			t.Errorf("--memory-limit %d: %d will do, the least of all cuts is %d", limit, n, least)
+		}
+	}
+	for n := range int64(3) {
+		if r := within(least+n, "--stages", "2"); r.code != exitDone {
+			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code, r.stderr)
+		}
 	}
 }
 

@@ -18,7 +18,9 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 	"penstock.example/internal/launch"
+	"penstock.example/internal/option"
 	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -107,8 +109,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
+	err := disk.CheckUTF8([]byte(strings.Join(args, " "))) // files that a run leaves keep no other text
+	if err != nil {
+		err = badUsage("the command line, %w", err)
+	} else if err = root.ExecuteContext(ctx); err == nil {
 		err = out.err
 	}
 	if err == nil {
@@ -164,7 +168,7 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 			return wrongInput(system.CheckAddressSpace())
 		},
 	}
-	cobra.AddTemplateFunc("flagHelp", flagHelp)
+	cobra.AddTemplateFunc("flagHelp", option.Help)
 	root.SetUsageTemplate(strings.NewReplacer(".LocalFlags.FlagUsages", "flagHelp .LocalFlags").Replace(
 		root.UsageTemplate()))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
@@ -173,7 +177,7 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
 		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
-		completeValues(root) // only if asked, as cobra never frees completions
+		option.Complete(root) // only if asked, as cobra never frees completions
 	}
 	return root
 }

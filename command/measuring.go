@@ -3,8 +3,10 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -41,7 +45,7 @@ func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 
 func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 	*to = 1
-	s.Var(&value{read: func(text string) (err error) {
+	s.Var(&option.Value{Read: func(text string) (err error) {
 		if *all = text == "all"; *all {
 			return nil
 		}
@@ -137,7 +141,11 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	if err := j.loop.PlanMemory(ctx, j.training, j.batch); err != nil {
+	err := j.loop.PlanMemory(ctx, j.training, j.batch)
+	if err != nil && j.lighter != nil {
+		err = j.lighten(ctx, stderr, err)
+	}
+	if err != nil {
 		return err
 	}
 	made, spread := j.pipe.Plan(), 0.0
@@ -154,6 +162,65 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
+}
+
+// lighten plans with lighter cuts until one fits, and with a layer less on the device that lacks most, as
+// long as that helps. If none fits it returns the error with the least limit.
+func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
+	least, best, list, tried := int64(math.MaxInt64), err, j.lighter, map[string]bool{}
+	note := func(err error) {
+		var short *plan.MemoryError
+		if tried[option.Joined(j.config.Balance)] = true; errors.As(err, &short) && short.Least() < least {
+			least, best = short.Least(), err
+			list = append(lighterCuts(j.config.Balance, short), list...)
+		}
+	}
+	if slices.Equal(j.lighter[0], j.config.Balance) {
+		note(err)
+	}
+	for {
+		list = slices.DeleteFunc(list, func(cut []int) bool { return tried[option.Joined(cut)] })
+		// the first process alone knows what all stages lack
+		next, failed := group.FromFirst(ctx, j.group, "cut", func() ([][]int, error) {
+			if len(list) == 0 {
+				return nil, best
+			}
+			return list, nil
+		})
+		if failed != nil {
+			return failed
+		}
+		j.config.Balance = next[0]
+		j.loop.Loader.Close()
+		j.loop.Optimizer.Close()
+		if err = cmp.Or(j.pipe.Close(), j.openPipe(ctx, stderr)); err == nil {
+			err = j.openLoop(ctx, stderr)
+		}
+		if err != nil {
+			return err
+		}
+		if err = j.loop.PlanMemory(ctx, j.training, j.batch); err == nil {
+			fmt.Fprintf(stderr, "--balance %s instead, which fits\n", option.Joined(j.config.Balance))
+			return nil
+		}
+		note(err)
+	}
+}
+
+// lighterCuts returns the cuts with a layer less on a stage of the device that lacks most.
+func lighterCuts(balance []int, short *plan.MemoryError) (list [][]int) {
+	worst := slices.MaxFunc(short.Stages, func(a, b plan.Shortage) int { return cmp.Compare(a.Least, b.Least) })
+	for _, s := range append([]int{worst.Stage}, worst.Others...) {
+		for _, to := range []int{s - 1, s + 1} {
+			if balance[s] > 1 && to >= 0 && to < len(balance) {
+				cut := slices.Clone(balance)
+				cut[s]--
+				cut[to]++
+				list = append(list, cut)
+			}
+		}
+	}
+	return list
 }
 
 // describePlanned describes the memory and recomputation of a device in a line; "" without a plan.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/option"
 	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -26,11 +27,14 @@ type dataFlags struct {
 
 // register adds the flags. defaultText ends the help of --data.
 func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
-	word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+defaultText,
+	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(),
+		", ")+defaultText,
 		data.Names()...)
-	path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic no files")
-	texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` options of the data set; a wrong NAME lists them")
-	count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
+	option.Path(s, &f.dataDir, "data-dir",
+		"`PATH` of its files; fashion-mnist has a default, synthetic no files")
+	option.Texts(s, &f.dataSettings, "data-set",
+		"`NAME=VALUE,...` options of the data set; a wrong NAME lists them")
+	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
 }
 
 var dataOnly = []string{"data-dir", "data-set", "window"}

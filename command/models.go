@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/option"
 	"penstock.example/models"
 	"penstock.example/nn"
 )
@@ -29,7 +30,7 @@ may be larger than the memory.`,
 		},
 		ValidArgsFunction: cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp),
 	}
-	texts(cmd.Flags(), &set, "set", "`NAME=VALUE,...` options of the model; may be repeated")
+	option.Texts(cmd.Flags(), &set, "set", "`NAME=VALUE,...` options of the model; may be repeated")
 	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {
 		if len(args) == 1 {
 			return describeModel(args[0], set)

@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/option"
 	"penstock.example/internal/report"
-	"penstock.example/nn"
-	"penstock.example/pipe"
-	"penstock.example/remat"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -23,7 +21,7 @@ import (
 // measures writes the metrics of steps and tests to files and to the dashboard. Only rank 0 has
 // writers.
 type measures struct {
-	writers []metrics.Writer
+	writers metrics.Writers
 	clipped bool // gradients have a norm
 	epoch   int  // of the last step
 }
@@ -63,24 +61,13 @@ func (m *measures) step(s train.StepInfo) error {
 	if m.clipped {
 		out.GradNorm = &s.GradNorm
 	}
-	return m.each(func(w metrics.Writer) error { return w.Step(out) })
+	return m.writers.Step(out)
 }
 
 // test writes a score; out has the step and its epoch.
 func (m *measures) test(out metrics.Test, e train.Evaluation) error {
 	out.Time, out.Accuracy, out.MSE = metrics.Seconds(time.Now()), e.Accuracy, e.MSE
-	return m.each(func(w metrics.Writer) error { return w.Test(out) })
-}
-
-func (m *measures) sync() error  { return m.each(metrics.Writer.Sync) }
-func (m *measures) close() error { return m.each(metrics.Writer.Close) }
-
-func (m *measures) each(f func(metrics.Writer) error) error {
-	var errs []error
-	for _, w := range m.writers {
-		errs = append(errs, f(w))
-	}
-	return errors.Join(errs...)
+	return m.writers.Test(out)
 }
 
 func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
@@ -236,7 +223,7 @@ func (j *job) describeRun() report.Run {
 	facts := []report.Fact{
 		{Name: "Command", Value: strings.Join(append([]string{"penstock"}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
-		{Name: "Cut", Value: joined(config.Balance) + " layers"},
+		{Name: "Cut", Value: option.Joined(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
 		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
@@ -246,19 +233,11 @@ func (j *job) describeRun() report.Run {
 	if j.group != nil {
 		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
 	}
-	r := report.Run{Title: j.modelName + " on " + j.dataName, Last: j.last,
-		Facts: append(facts, originFacts("Recorded")...), Layers: describeLayers(j.model, j.pipe)}
+	r := report.Placed(j.model, j.pipe)
+	r.Title, r.Last = j.modelName+" on "+j.dataName, j.last
+	r.Facts = append(facts, originFacts("Recorded")...)
 	if j.from != nil {
 		r.From = j.from.Step
-	}
-	for _, d := range j.pipe.Devices() {
-		r.Limits = append(r.Limits, d.Memory().Limit)
-	}
-	for i, c := range j.pipe.Chains() {
-		if len(c.Layers) > 0 { // the stage is trained, and its units were measured
-			r.Chains = append(r.Chains, report.Chain{Stage: i,
-				Chain: c.Footprint.Chain(c.UnitTimes, c.Loss.Backward, c.Prologue, remat.Adds)})
-		}
 	}
 	return r
 }
@@ -269,43 +248,4 @@ func originFacts(name string) []report.Fact {
 		{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},
 		{Name: name, Value: time.Now().Format("2 January 2006, 15:04 MST")},
 	}
-}
-
-// describeLayers lists the layers of a model. They have the measured costs after a cut by time. After
-// planning the first layer of each unit has the unit's costs.
-func describeLayers(model *nn.Sequential, p *pipe.Pipe) (out []report.Layer) {
-	known := map[string]nn.LayerSummary{}
-	for _, s := range nn.Summary(model) {
-		known[s.Name] = s
-	}
-	for _, l := range p.Model().Layers() {
-		out = append(out, report.Layer{Name: l.Name, Type: known[l.Name].Type,
-			Parameters: known[l.Name].Bytes})
-	}
-	if measured := p.Config().Profile; measured != nil && len(measured.Layers) == len(out) {
-		for i, l := range measured.Layers {
-			out[i].Forward, out[i].Backward, out[i].Saved = l.Forward, l.Backward, l.Saved
-		}
-		return out
-	}
-	end, stages := 0, p.Stages()
-	for i, c := range p.Chains() {
-		first := end
-		end += len(stages[i].Layers)
-		for unit, n := range c.Units {
-			if first >= end {
-				break
-			}
-			l := &out[first]
-			l.Of = min(n, end-first) // a loss that ends a unit is no layer of the model
-			if k := unit - c.Prologue; k < 0 {
-				l.Forward = c.UnitTimes[unit].ForwardNoGrad / 1e6
-			} else if k < len(c.Layers) {
-				m := c.Layers[k]
-				l.Forward, l.Backward, l.Saved = m.Forward/1e6, m.Later()/1e6, m.Saved
-			}
-			first += n
-		}
-	}
-	return out
 }

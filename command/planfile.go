@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock.example/internal/option"
 	"penstock.example/internal/report"
 	"penstock.example/pipe"
 	"penstock.example/plan"
@@ -53,7 +54,7 @@ func (p *foundPlan) line() planJSON {
 		"model": f.modelName, "set": strings.Join(f.settings, ","), "batch": fmt.Sprint(f.batch),
 		"optimizer": f.optimizer, "momentum": fmt.Sprint(f.update.Momentum),
 		"train-only": strings.Join(f.trainOnly, ","), "autocast": f.autocast.String(),
-		"balance": joined(line.Balance), "stages": fmt.Sprint(len(b.Devices)), "schedule": b.Schedule,
+		"balance": option.Joined(line.Balance), "stages": fmt.Sprint(len(b.Devices)), "schedule": b.Schedule,
 		"virtual": fmt.Sprint(b.Virtual), "chunks": fmt.Sprint(b.MicroBatches),
 		"threads": fmt.Sprint(b.Threads), "checkpoint": string(pipe.Optimal), "memory-limit": "",
 	}
@@ -101,7 +102,8 @@ func (p *foundPlan) show(w io.Writer, line planJSON) {
 		if n > 1 {
 			layers += " to " + c.Layers[first+n-1].Name
 		}
-		row(w, s, b.Devices[device], fmt.Sprintf("%d: %s", line.Balance[s], layers), b.Planned.Stages[s].Recomputed(),
+		row(w, s, b.Devices[device], fmt.Sprintf("%d: %s", line.Balance[s], layers),
+			b.Planned.Stages[s].Recomputed(),
 			fmt.Sprintf("%.1f %%", percentOf(float64(b.Busy[device]), float64(b.Step))),
 			formatBytes(b.Peaks[device]), limit(device, "none"))
 		first += n
@@ -177,7 +179,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 				name, given, f.planned, cmp.Or(has, "none"))
 		}
 		values := []string{has}
-		if flag.Value.Type() == repeatedType {
+		if flag.Value.Type() == option.Repeated {
 			values = strings.Split(has, ",")
 		}
 		for _, v := range values {

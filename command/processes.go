@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/option"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -153,7 +154,7 @@ func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	s.Visit(func(f *pflag.Flag) {
 		text := f.Value.String()
-		if v, _ := f.Value.(*value); v != nil && v.path && f.Name != "schedule" && text != auto {
+		if v, _ := f.Value.(*option.Value); v != nil && v.Path && f.Name != "schedule" && text != auto {
 			text = "a path"
 		}
 		if !slices.Contains(localFlags, f.Name) {

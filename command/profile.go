@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock.example/internal/option"
 	"penstock.example/internal/planfile"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -31,8 +32,9 @@ type measureFlags struct {
 // register adds the flags of every verb that measures. threads is the default of --threads.
 func (f *measureFlags) register(s *pflag.FlagSet, threads int) {
 	autocastFlag(s, &f.autocast)
-	whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
-	count(s, &f.repeats, "repeats", 0, "`N` timed runs of each layer (default 5, or fewer of slow layers)")
+	option.Whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
+	option.Count(s, &f.repeats, "repeats", 0,
+		"`N` timed runs of each layer (default 5, or fewer of slow layers)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the made-up weights and samples")
 }
 
@@ -55,9 +57,10 @@ do. To plan for one device alone, give --devices 1.`,
 	}
 	s := cmd.Flags()
 	namesFlags(s, &f.modelName, &f.settings)
-	count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
-	count(s, &batch, "batch", 32, "`N` samples in a batch")
-	whole(s, &devices, "devices", 0, 1, torch.MaxCPU, "`N` devices that work at once (default: all cores)")
+	option.Count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
+	option.Count(s, &batch, "batch", 32, "`N` samples in a batch")
+	option.Whole(s, &devices, "devices", 0, 1, torch.MaxCPU,
+		"`N` devices that work at once (default: all cores)")
 	f.register(s, 1)
 	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {

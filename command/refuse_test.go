@@ -125,6 +125,7 @@ func TestRefuses(t *testing.T) {
 			[]string{"5 bytes", "129"}},
 
 		{train("--resume"), exitUsage, []string{"penstock: --resume has no effect without --out DIR"}},
+		{train("--test-every", "1"), exitUsage, []string{"--test-every 1 has no effect without --out"}},
 		{train("--changed-data"), exitUsage, []string{"--changed-data has no effect without --resume"}},
 		{train("--rank", "0"), exitUsage, []string{"--rank 0 has no effect without --processes"}},
 		{train("--rendezvous", "localhost:29500"), exitUsage,

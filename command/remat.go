@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/internal/draw"
+	"penstock.example/internal/option"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/solver"
 	"penstock.example/remat"
@@ -49,11 +50,11 @@ func newRematSolve() *cobra.Command {
 		Long: `Find the fastest plan whose peak is at most the limit. For a chain of some dozens of
 layers it is the fastest of all; for a longer chain a lower bound is printed.
 
-If no plan stays under the limit the exit code is 2, and the least limit is printed.`,
+If no plan stays under the limit the exit code is 64, and the least limit is printed.`,
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
 		Args:    filesNamed("CHAIN"),
 	}
-	size(cmd.Flags(), &limit, "limit", limitUsage)
+	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
 			c, p, _, err := solveFile(cmd, args[0], limit)
@@ -126,7 +127,7 @@ more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    filesNamed("CHAIN"),
 	}
-	size(cmd.Flags(), &limit, "limit", limitUsage)
+	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
 		c, p, least, err := solveFile(cmd, args[0], limit)
 		if err != nil {

@@ -350,3 +350,18 @@ func TestAutocastAfterASpace(t *testing.T) {
 		t.Error("--autocast off is --autocast")
 	}
 }
+
+// Defaults of optimizers are PyTorch's, and other settings are others.
+func TestOptimizerSettings(t *testing.T) {
+	adamw := with(small, "--steps", "2", "--optimizer", "adamw")
+	want := sha(t, adamw...)
+	for _, row := range []struct {
+		flags string
+		same  bool
+	}{{"--weight-decay 0.01", true}, {"--weight-decay 0", false}, {"--betas 0.9,0.999", true},
+		{"--betas 0.5,0.999", false}, {"--betas 0.9,0.5", false}, {"--eps 1e-8", true}, {"--eps 0.1", false}} {
+		if got := sha(t, with(adamw, strings.Fields(row.flags)...)...); (got == want) != row.same {
+			t.Errorf("%s: the same as the default is %v, want %v", row.flags, got == want, row.same)
+		}
+	}
+}

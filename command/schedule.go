@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/plan"
 	"penstock.example/remat"
@@ -57,6 +58,8 @@ through a pipeline. NAME is a schedule:
 				return badUsage("%s", message(err))
 			}
 			links, err := shape.links(cmd)
+			err = cmp.Or(err, checkPair(cmd.Flags(), format == "grid" || format == "svg", "--format grid or svg",
+				"times", "latency", "bandwidth", "activation"))
 			if err != nil {
 				return err
 			}
@@ -73,8 +76,9 @@ through a pipeline. NAME is a schedule:
 		},
 	}
 	shape.register(cmd.Flags())
-	word(cmd.Flags(), &format, "format", "grid", "`FORMAT` of the output: grid, with a row for each device; "+
-		"svg, a picture; text, a program for schedule check; or csv, for torch.distributed.pipelining",
+	option.Word(cmd.Flags(), &format, "format", "grid",
+		"`FORMAT` of the output: grid, with a row for each device; "+
+			"svg, a picture; text, a program for schedule check; or csv, for torch.distributed.pipelining",
 		"grid", "text", "svg", "csv")
 	cmd.AddCommand(newScheduleCheck(), newScheduleCompare())
 	return cmd
@@ -100,11 +104,11 @@ const scheduleUnit = time.Millisecond
 
 func (s *scheduleShape) register(flags *pflag.FlagSet) {
 	flags.SortFlags = false
-	count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline")
-	count(flags, &s.virtual, "virtual", 0, "`V` stages on each device, if NAME has several (default 2)")
-	count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
+	option.Count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline")
+	option.Count(flags, &s.virtual, "virtual", 0, "`V` stages on each device, if NAME has several (default 2)")
+	option.Count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
 	s.forward, s.input, s.weight = 1, 1, 1
-	flags.Var(&value{text: "f=1,i=1,w=1", read: func(text string) error {
+	flags.Var(&option.Value{Text: "f=1,i=1,w=1", Read: func(text string) error {
 		_, err := fmt.Sscanf(text+";", "f=%g,i=%g,w=%g;", &s.forward, &s.input, &s.weight)
 		if sum := s.forward + s.input + s.weight; err != nil || !(sum > 0 && sum <= 1e4) ||
 			min(s.forward, s.input, s.weight) < 0 {
@@ -113,7 +117,8 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 		return nil
 	}}, "times", "`TIMES` of a stage: forward, gradient of the input, gradients of the weights")
 	s.linkFlags.register(flags)
-	size(flags, &s.activation, "activation", "`SIZE` of a stage's output and of its gradient, such as 4MiB")
+	option.Size(flags, &s.activation, "activation",
+		"`SIZE` of a stage's output and of its gradient, such as 4MiB")
 }
 
 // links checks the flags and makes the links between devices.
@@ -230,7 +235,7 @@ highest peak is given, without recomputation and without the optimizer's state.`
 		Args: noArguments,
 	}
 	shape.register(cmd.Flags())
-	path(cmd.Flags(), &profile, "profile", "`FILE` of penstock profile, in place of --times")
+	option.Path(cmd.Flags(), &profile, "profile", "`FILE` of penstock profile, in place of --times")
 	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
 		links, err := shape.links(cmd)
 		if err != nil {
@@ -342,8 +347,8 @@ func (s *scheduleShape) compare(ctx context.Context, named schedule.Schedule, vi
 type linkFlags struct{ plan.Link }
 
 func (l *linkFlags) register(s *pflag.FlagSet) {
-	duration(s, &l.Latency, "latency", "`TIME` of a value on its way between two devices, such as 1ms")
-	s.Var(&value{read: func(text string) error {
+	option.Duration(s, &l.Latency, "latency", "`TIME` of a value on its way between two devices, such as 1ms")
+	s.Var(&option.Value{Read: func(text string) error {
 		amount, found := strings.CutSuffix(text, "/s")
 		unit := 1.0
 		if number, ok := strings.CutSuffix(amount, "bit"); ok {

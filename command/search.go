@@ -18,6 +18,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/models"
@@ -71,7 +72,7 @@ its costs count for one micro-batch; with --batch they grow with the rows of a m
   {"version":1,"devices":[{"name":"gpu","count":8,"bytes":80e9,"threads":1,"speed":1}],
   "links":[{"from":"gpu0","to":"gpu1","latency_us":5,"bytes_per_second":25e9}]}
 
-If no plan keeps the limits the exit code is 2, and the least limits are printed.`,
+If no plan keeps the limits the exit code is 64, and the least limits are printed.`,
 		Example: `  penstock plan --model resnet20 --data fashion-mnist --batch 64 --devices 2 --out plan.json
   penstock plan --model gpt2 --batch 64 --devices cuda:0,cuda:1 --out plan.json
   penstock plan chain.json --stages 4 --chunks 8 --memory-limit 2GiB
@@ -122,21 +123,26 @@ func (f *planFlags) register(s *pflag.FlagSet) {
 	trainOnlyFlag(s, &f.trainOnly)
 	f.measureFlags.register(s, 0)
 	f.numerics.register(s)
-	count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
-	s.Var(&value{read: f.readDevices}, "devices",
+	option.Count(s, &f.stages, "stages", 0, "`P` devices side by side (default: any number of the machine's)")
+	s.Var(&option.Value{Read: f.readDevices}, "devices",
 		"`P|LIST`: as --stages, or names of devices to measure --model on, such as cuda:0,cuda:1")
-	count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch")
-	count(s, &f.batch, "batch", 0, "`N` rows of a batch; without --chunks the best number of micro-batches "+
-		"is found")
-	list(s, &f.schedules, "schedule", "`NAME,...` of schedules to choose from (default all): "+
+	option.Count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch")
+	option.Count(s, &f.batch, "batch", 0,
+		"`N` rows of a batch; without --chunks the best number of micro-batches "+
+			"is found")
+	option.List(s, &f.schedules, "schedule", "`NAME,...` of schedules to choose from (default all): "+
 		strings.Join(scheduleNames(), ", "), func(name string) (string, error) {
-		_, err := schedule.Named(name)
-		return name, err
+		if _, err := schedule.Named(name); err != nil {
+			return "", errors.New(message(err))
+		}
+		return name, nil
 	})
-	list(s, &f.virtual, "virtual", "`V,...` stages of each device, if several (default 2)", integer)
-	list(s, &f.replicas, "replicas", "`N,...` pipelines, with --machine and --batch (default 1)", integer)
-	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB")
-	path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
+	option.List(s, &f.virtual, "virtual", "`V,...` stages of each device, if several "+
+		"(default 2)", option.Integer)
+	option.List(s, &f.replicas, "replicas", "`N,...` pipelines, with --machine and --batch "+
+		"(default 1)", option.Integer)
+	option.Size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB")
+	option.Path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
 	f.linkFlags.register(s)
 }
 
@@ -150,7 +156,7 @@ func (f *planFlags) readDevices(text string) error {
 		return nil
 	}
 	for name := range strings.SplitSeq(text, ",") {
-		d, err := torch.ParseDevice(strings.TrimSpace(name))
+		d, err := readDevice(strings.TrimSpace(name))
 		if err != nil {
 			return fmt.Errorf("%w, or a number of CPU devices", err)
 		}
@@ -179,6 +185,8 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case model && len(args) > 0:
 		return badUsage("CHAIN and --model: want one of the two")
+	case cmd.Flags().Changed("stages") && cmd.Flags().Changed("devices"):
+		return badUsage("--stages and --devices: want one of the two")
 	case model && f.batch == 0:
 		return badUsage("--model: want --batch N with it")
 	case machine && (f.Link != plan.Link{} || f.devices != nil):
@@ -188,10 +196,10 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	case !model && !machine && f.stages == 0:
 		return badUsage("want --stages P, the number of devices, or --machine FILE")
 	case fixed && f.virtual != nil:
-		return badUsage("--virtual %s has no effect with --schedule %s; leave it out", joined(f.virtual),
-			joined(f.schedules))
+		return badUsage("--virtual %s has no effect with --schedule %s; leave it out", option.Joined(f.virtual),
+			option.Joined(f.schedules))
 	case f.replicas != nil && f.batch == 0:
-		return badUsage("--replicas %s: want --batch N with it", joined(f.replicas))
+		return badUsage("--replicas %s: want --batch N with it", option.Joined(f.replicas))
 	}
 	return cmp.Or(checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
 		f.numerics.check(cmd.Flags(), f.devices))
@@ -339,7 +347,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 			problem = d.Usable()
 		}
 		if problem != nil {
-			return nil, badUsage("--devices %s: %s", joined(devices), message(problem))
+			return nil, badUsage("--devices %s: %s", option.Joined(devices), message(problem))
 		}
 		list = append(list, train.PlanDevice{Device: d, Hardware: h})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/tokenizer"
 )
@@ -37,8 +38,8 @@ a vocab.json and a merges.txt.`,
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	path(s, &from, "tokenizer", "`PATH` of the tokenizer")
-	path(s, &out, "out", "`FILE` to write")
+	option.Path(s, &from, "tokenizer", "`PATH` of the tokenizer")
+	option.Path(s, &out, "out", "`FILE` to write")
 	return cmd
 }
 

@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock.example/internal/option"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/plan"
-	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -30,12 +30,13 @@ type trainedFlags struct {
 func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
-	count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
-	list(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", torch.ParseDevice)
-	count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
-	count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
-	size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
+	option.Count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
+	option.List(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
+		"cpu:0,cpu:1,...)", readDevice)
+	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
+	option.Count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
+	option.Size(s, &f.limit, "memory-limit",
+		"most memory of each device, as a `SIZE` such as 512MiB (default none)")
 }
 
 func bestFlag(s *pflag.FlagSet, best *bool) {

@@ -16,6 +16,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
+	"penstock.example/internal/option"
 	"penstock.example/internal/planfile"
 	"penstock.example/remat"
 )
@@ -33,7 +34,7 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	var format, out string
 	cmd.Flags().SortFlags = false
 	if outUsage != "" {
-		path(cmd.Flags(), &out, "out", outUsage)
+		option.Path(cmd.Flags(), &out, "out", outUsage)
 	}
 	formatFlag(cmd.Flags(), &format)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -113,7 +114,7 @@ func chainTitle(c remat.Chain, path string) string {
 }
 
 func formatFlag(s *pflag.FlagSet, to *string) {
-	word(s, to, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
+	option.Word(s, to, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
 }
 
 // printResult prints a result as a line of JSON, or by text, with tabs between columns.

@@ -24,6 +24,9 @@ balance --stages 1000 --model gpt => --stages 1000: gpt has 58 layers
 balance --stages 2 --model gpt --set depth => NAME=VALUE
 balance --stages 2 --model gpt --checkpoint never,always,never => 3 policies for 2 stages
 balance --stages 2 --model gpt --optimizer adam --momentum .9 --by size => adam
+balance --stages 2 --model mlp --optimizer adamw => --optimizer adamw has no effect without --by size
+schedule gpipe --stages 2 --chunks 2 --format csv --times f=1,i=1,w=2 => has no effect without --format grid
+MLP --batch 8 --stages 2 --devices 3 => --stages and --devices: want one of the two
 balance extra => unexpected argument "extra"
 profile => --model NAME is needed
 profile --model gpt --size 32 => gpt has

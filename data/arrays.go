@@ -26,8 +26,9 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		return nil, fmt.Errorf("%d inputs and %d targets; want a target for each input", input.Shape[0],
 			target.Shape[0])
 	}
-	a := &arraySet{input: numbers{Array: input}, target: target, info: Info{Name: name, Classes: classes, Source: input.Kind,
-		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}}
+	a := &arraySet{input: numbers{Array: input}, target: target}
+	a.info = Info{Name: name, Classes: classes, Source: input.Kind,
+		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}
 	if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 		a.tables = a.info.byteTables()

@@ -95,19 +95,18 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 }
 
 func decodeMNIST(paths []string) (images, labels Array, err error) {
-	var read [2]numbers
-	for i := range read {
-		if read[i], err = readArray(paths[i], decodeIDX); err != nil {
-			return images, labels, err
-		}
+	if images, err = readArray(paths[0], decodeIDX); err == nil {
+		labels, err = readArray(paths[1], decodeIDX)
 	}
-	images, labels = read[0].Array, read[1].Array
-	if len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 || images.Shape[2] != 28 {
-		return images, labels, fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]", paths[0],
+	if err == nil && (len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 ||
+		images.Shape[2] != 28) {
+		err = fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]", paths[0],
 			images.Shape, labels.Shape)
 	}
-	images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
-	return images, labels, nil
+	if err == nil {
+		images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
+	}
+	return images, labels, err
 }
 
 // decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.

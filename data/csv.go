@@ -177,8 +177,8 @@ func (c CSV) reader(content []byte) *csv.Reader {
 	return r
 }
 
-// hasHeader reports whether the first line has names. pandas names columns without names 0, 1, 2 and so on, so
-// names may be numbers. Columns are compared by the first thousand lines.
+// hasHeader reports whether the first line has names, by the thousand lines below it. Names may be numbers:
+// pandas calls columns 0, 1, 2 and so on if they have no names.
 func (c CSV) hasHeader(content []byte) (bool, error) {
 	if c.Header != nil {
 		return *c.Header, nil
@@ -189,26 +189,20 @@ func (c CSV) hasHeader(content []byte) (bool, error) {
 	if err != nil || !slices.ContainsFunc(first, isNumber) {
 		return true, nil // lines of numbers and a target have a number
 	}
-	kinds := make([]map[bool]bool, len(first)) // whether the column below has numbers, and text
-	for i := range kinds {
-		kinds[i] = map[bool]bool{}
-	}
-	for range 1000 {
+	alike, below := make([]bool, len(first)), 0
+	for ; below < 1000; below++ {
 		record, err := reader.Read()
 		if err != nil {
 			break // readTable returns it
 		}
 		for i, text := range record {
-			if text != "" {
-				kinds[i][isNumber(text)] = true
-			}
+			alike[i] = alike[i] || text == "" || isNumber(text) == isNumber(first[i])
 		}
 	}
 	differs, ascending, counted, last := false, true, true, -1
 	for i, text := range first {
-		number := isNumber(text)
-		differs = differs || text != "" && len(kinds[i]) == 1 && kinds[i][!number]
-		if n, err := strconv.Atoi(strings.TrimSpace(text)); number {
+		differs = differs || text != "" && below > 0 && !alike[i]
+		if n, err := strconv.Atoi(strings.TrimSpace(text)); isNumber(text) {
 			ascending, counted = ascending && err == nil && n > last, counted && err == nil && n == last+1
 			last = n
 		}
@@ -286,9 +280,8 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 func (t *table) task(asked Task) (Task, []string, error) {
 	numbers, whole, distinct := true, true, map[string]float64{}
 	for i, text := range t.targets {
-		x, err := strconv.ParseFloat(text, 64)
-		numbers, whole = numbers && err == nil, whole && err == nil && math.Trunc(x) == x && finite(x)
-		distinct[className(text)] = x
+		x, isWhole := wholeNumber(text)
+		numbers, whole, distinct[className(text)] = numbers && isNumber(text), whole && isWhole, x
 		if asked == "" && hasDecimalComma(text) {
 			_, err := parse(text)
 			return "", nil, fmt.Errorf("line %d: the target %w", t.lines[i], err)
@@ -312,17 +305,22 @@ func (t *table) task(asked Task) (Task, []string, error) {
 
 // className returns the name of a target's class: its text, but 1 for 1.0.
 func className(text string) string {
-	x, err := strconv.ParseFloat(text, 64)
-	if err == nil && math.Trunc(x) == x && finite(x) && strings.ContainsAny(text, ".eE") {
-		return strconv.FormatFloat(x+0, 'f', -1, 64)
+	if x, whole := wholeNumber(text); whole && strings.ContainsAny(text, ".eE") {
+		return strconv.FormatFloat(x, 'f', -1, 64)
 	}
 	return text
+}
+
+func wholeNumber(text string) (x float64, whole bool) {
+	x, err := strconv.ParseFloat(text, 64)
+	return x + 0, err == nil && math.Trunc(x) == x && finite(x) // no -0
 }
 
 // arrays converts the table to a set.
 func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	n := int64(len(t.targets))
-	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1}, Float32: converted[float32](t.numbers)}
+	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1},
+		Float32: converted[float32](t.numbers)}
 	target := Array{Kind: Int64, Shape: []int64{n}}
 	if task == Regression {
 		target, names = Array{Kind: Float32, Shape: []int64{n, 1}}, nil
@@ -332,7 +330,7 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	}
 	labels := map[string]int64{}
 	for label, name := range names {
-		labels[name] = int64(label)
+		labels[className(name)] = int64(label)
 	}
 	for i, text := range t.targets {
 		if task == Regression {
@@ -343,10 +341,7 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 			target.Float32 = append(target.Float32, float32(x))
 			continue
 		}
-		label, ok := labels[text]
-		if !ok {
-			label, ok = labels[className(text)]
-		}
+		label, ok := labels[className(text)]
 		if !ok {
 			return nil, fmt.Errorf("line %d: %.40q is no class to train with; the classes are %s", t.lines[i],
 				text, strings.Join(names, ", "))

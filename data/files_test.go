@@ -449,6 +449,8 @@ func TestOpenRefuses(t *testing.T) {
 			data.Options{}, "val: name a directory"},
 		{"images", files{"cat/a.webp": nil, "dog/a.png": image}, data.Options{},
 			"cat/a.webp: .webp is not read; convert the file"},
+		{"images", files{"caf\xe9/a.png": image, "dog/a.png": image}, data.Options{},
+			"line 1, column 4: byte 0xe9 is not UTF-8"},
 		{"images", classes, data.Options{Size: -1}, "Size is -1; want at least 1"},
 		{"images", classes, data.Options{Channels: 2}, "Channels is 2; want 3 for colours"},
 		{"images", classes, data.Options{Augment: data.Augment{Scale: 2}}, "a Scale from 0 to 1"},

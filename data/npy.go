@@ -5,9 +5,7 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -64,44 +62,27 @@ func decodeNPY(file []byte) (numbers, error) {
 // decodeIDX decodes an array of bytes in the IDX format, plain or compressed with gzip. The format
 // (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind (8: unsigned bytes), a byte
 // for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
-func decodeIDX(file []byte) (numbers, error) {
-	var in io.Reader = bytes.NewReader(file)
-	zipped, err := bytes.HasPrefix(file, []byte{0x1f, 0x8b}), error(nil) // RFC 1952, section 2.3.1
-	if zipped {
-		if in, err = gzip.NewReader(in); err != nil {
-			return numbers{}, fmt.Errorf("the gzip data: %w", err)
+func decodeIDX(file []byte) (Array, error) {
+	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
+		unzipped, err := gzip.NewReader(bytes.NewReader(file))
+		if err == nil {
+			file, err = disk.ReadStream(unzipped, disk.MaxUnzip)
+		}
+		if err != nil {
+			return Array{}, fmt.Errorf("the gzip data: %w", err)
 		}
 	}
-	head := make([]byte, 4)
-	n, err := io.ReadFull(in, head)
-	dims := make([]byte, 4*int(head[3]))
-	if err == nil {
-		_, err = io.ReadFull(in, dims)
-	}
-	if !bytes.HasPrefix(head, []byte{0, 0, 8}) || err != nil {
-		return numbers{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
-			"or no IDX file of bytes", head[:n])
+	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
+		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
+			"or no IDX file of bytes", file[:min(len(file), 4)])
 	}
 	var shape []int64
-	size := 1.0
-	for dim := range slices.Chunk(dims, 4) {
-		shape = append(shape, int64(binary.BigEndian.Uint32(dim)))
-		size *= float64(shape[len(shape)-1])
+	rest := file[4:]
+	for range file[3] {
+		shape, rest = append(shape, int64(binary.BigEndian.Uint32(rest))), rest[4:]
 	}
-	if !zipped {
-		return decodeNumbers(file[4+len(dims):], "|u1", shape)
-	}
-	if size > disk.MaxUnzip {
-		return numbers{}, fmt.Errorf("its shape is %v; want at most %d bytes", shape, disk.MaxUnzip)
-	}
-	content := make([]byte, int(size))
-	if _, err = io.ReadFull(in, content); err == nil {
-		_, err = disk.ReadStream(in, 0) // the checksum is at the end
-	}
-	if err != nil {
-		return numbers{}, fmt.Errorf("the gzip data: %w", err)
-	}
-	return decodeNumbers(content, "|u1", shape)
+	all, err := decodeNumbers(rest, "|u1", shape)
+	return all.Array, err
 }
 
 // decodeNumbers decodes the numbers of an array. descr is NumPy's name of their format. It checks the
@@ -144,16 +125,15 @@ func decoded[N number](content []byte, width int) []N {
 	return all
 }
 
-func readArray(path string, decode func([]byte) (numbers, error)) (numbers, error) {
+func readArray[A any](path string, decode func([]byte) (A, error)) (array A, err error) {
 	content, err := disk.Read(path, disk.MaxArray)
 	if err != nil {
-		return numbers{}, err
+		return array, err
 	}
-	array, err := decode(content)
-	if err != nil {
-		return numbers{}, fmt.Errorf("%s: %w", path, err)
+	if array, err = decode(content); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
 	}
-	return array, nil
+	return array, err
 }
 
 // npyFiles lists inputs and targets to train with, and to test with if they exist.

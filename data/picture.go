@@ -7,6 +7,7 @@ import (
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
+	"runtime"
 	"sync"
 
 	"golang.org/x/image/draw"
@@ -14,15 +15,16 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// large is locked while a picture of more than a few million pixels is decoded, which takes up to 16 bytes a
+// large is locked while a picture of more than a few million pixels is in memory, which takes up to 16 bytes a
 // pixel. A small file can have any number of pixels.
 var large sync.Mutex
 
-// readPicture decodes a PNG, a JPEG, or the first image of a GIF.
-func readPicture(path string) (picture image.Image, err error) {
+// readPicture decodes a PNG, a JPEG, or the first image of a GIF. The caller calls free after its last use.
+func readPicture(path string) (picture image.Image, free func(), err error) {
+	free = func() {}
 	file, err := disk.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, free, err
 	}
 	defer file.Close()
 	config, _, err := image.DecodeConfig(file)
@@ -32,7 +34,8 @@ func readPicture(path string) (picture image.Image, err error) {
 	}
 	if err == nil && config.Width*config.Height > 1<<22 {
 		large.Lock()
-		defer large.Unlock()
+		free = large.Unlock
+		runtime.GC() // frees the one before
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
@@ -41,15 +44,16 @@ func readPicture(path string) (picture image.Image, err error) {
 		picture, _, err = image.Decode(file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or "+
-			"remove it", path, err)
+		err = fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it", path,
+			err)
 	}
-	return picture, nil
+	return picture, free, err
 }
 
 // fillPicture reads a picture, crops and resizes it to a shape, and writes its planes.
 func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][256]float32) error {
-	picture, err := readPicture(path)
+	picture, free, err := readPicture(path)
+	defer free()
 	if err != nil {
 		return err
 	}

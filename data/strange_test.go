@@ -1,6 +1,7 @@
 package data_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -132,10 +133,11 @@ func TestOtherTokens(t *testing.T) {
 	bytesOf := func(numbers any) []byte {
 		return must.Get(binary.Append(nil, binary.LittleEndian, numbers))(t)
 	}
-	header := make([]byte, 1024) // magic, version, count, zeros
-	binary.Encode(header, binary.LittleEndian, []int32{20240520, 1, 4000})
-	other := slices.Clone(header)
+	begin := make([]byte, 1024) // magic, version, count, zeros
+	binary.Encode(begin, binary.LittleEndian, []int32{20240520, 1, 4000})
+	other := slices.Clone(begin)
 	other[0]++
+	const header = "it seems to begin with the header of another format; want tokens alone"
 	for name, row := range map[string]struct {
 		file     []byte
 		settings string
@@ -151,10 +153,10 @@ func TestOtherTokens(t *testing.T) {
 		"int64 as uint32":          {bytesOf(wider), "type=uint32", "numpy.array(ids, dtype="},
 		"uint16 as uint32":         {bytesOf(narrow), "type=uint32,classes=300", "token 0 is 65536; want 0 to 299"},
 		"of a greater vocabulary":  {bytesOf(narrow), "classes=200", "want 0 to 199: more classes, or another type"},
-		"npy":                      {npyOf("<u2", narrow, 4000), "holdout=0.5", "it is a file of NumPy"},
-		"gzip":                     {zipped(t, bytesOf(narrow)), "holdout=0.5", "it is a gzip file"},
-		"header of llm.c":          {append(header, bytesOf(narrow)...), "holdout=0.5", "it has a header of llm.c"},
-		"header of others":         {append(other, bytesOf(narrow)...), "holdout=0.5", "want tokens alone, as numpy.array"},
+		"npy":                      {npyOf("<u2", narrow, 4000), "holdout=0.5", header},
+		"gzip":                     {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
+		"header of llm.c":          {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
+		"header of others":         {append(other, bytesOf(narrow)...), "holdout=0.5", header},
 		"header of others, a type": {append(other, bytesOf(narrow)...), "type=uint16", ""},
 	} {
 		path := filepath.Join(t.TempDir(), "train.bin")
@@ -200,10 +202,8 @@ func TestBounds(t *testing.T) {
 	wantError(t, err, "Train is 2000000000; want 1 to 67108864")
 }
 
-// What a compressed file is unpacked to is bounded by the size that its header says.
+// A small compressed file may unpack to any size.
 func TestUnzippedIsBounded(t *testing.T) {
-	_, err := data.DecodeIDX(zipped(t, append(idx(nil, 3, 2), make([]byte, 64<<20)...)))
-	wantError(t, err, "more than")
-	_, err = data.DecodeIDX(zipped(t, idx(nil, 1<<31, 1<<10)))
-	wantError(t, err, "want at most 1073741824 bytes")
+	_, err := data.DecodeIDX(bytes.Repeat(zipped(t, make([]byte, 32<<20)), 9))
+	wantError(t, err, "the gzip data: it has more than 268435456 bytes")
 }

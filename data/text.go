@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"penstock.example/internal/arg"
@@ -111,13 +112,10 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// maxClasses limits the tokens in a file.
-const maxClasses = 1 << 20
-
-// classesIn returns the number of classes of a file's tokens: the greatest plus 1, or declared if that is above
-// 0. It checks all tokens, or with declared classes the first ones.
+// classesIn returns the options' number of classes, after a check of the first tokens. If that is 0, it reads
+// all tokens and returns the greatest plus 1.
 func classesIn(file *os.File, o Options) (classes int, err error) {
-	width, most := cmp.Or(o.TokenBytes, 2), cmp.Or(o.Classes, maxClasses)
+	width, most := cmp.Or(o.TokenBytes, 2), cmp.Or(o.Classes, disk.MaxTokens)
 	content := make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
 		n, err := file.ReadAt(content, at)
@@ -143,34 +141,28 @@ func classesIn(file *os.File, o Options) (classes int, err error) {
 	}
 }
 
-// otherFiles are files of more than tokens, by their first bytes.
-var otherFiles = map[string]string{npyMagic: "is a file of NumPy", "PK\x03\x04": "is a zip archive",
-	"\x1f\x8b\x08": "is a gzip file", "MMIDIDX": "is an index of Megatron",
-	"\x88\xd8\x34\x01": "has a header of llm.c", "\x81\xd9\x34\x01": "has a header of llm.c"}
+// otherStarts are the first bytes of files of NumPy, zip, gzip, Megatron and llm.c.
+var otherStarts = []string{npyMagic, "PK\x03\x04", "\x1f\x8b\x08", "MMIDIDX", "\x88\xd8\x34\x01",
+	"\x81\xd9\x34\x01"}
 
-// otherContent says what the start of a file seems to have other than tokens of width bytes, or "". Width 0 is 2
-// by default, which is checked the most.
+// otherContent returns the problem of a file whose start seems to be other than tokens of width bytes, or "".
+// Width 0 is 2 by default, which is checked the most.
 func otherContent(content []byte, width int) string {
-	const tofile = `numpy.array(ids, dtype="<u%d").tofile(PATH) writes them`
-	if width != 2 && isWider(content, cmp.Or(width, 2), 8) {
-		return fmt.Sprintf("seems to have numbers of 8 bytes; want tokens as "+tofile, 4)
-	}
-	if width != 0 {
+	const tofile = `; want tokens alone, as numpy.array(ids, dtype="<u2").tofile(PATH) writes them, or "<u4"`
+	const unless = "; or, if they are uint16, type=uint16"
+	start, zeros := content[:min(len(content), 1<<10)], make([]byte, 1<<6)
+	begins := func(with string) bool { return bytes.HasPrefix(content, []byte(with)) }
+	switch {
+	case width != 2 && isWider(content, cmp.Or(width, 2), 8):
+		return "seems to have numbers of 8 bytes" + tofile
+	case width != 0:
 		return ""
-	}
-	const unless = "or, if they are uint16, type=uint16"
-	if isWider(content, 2, 4) {
-		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32; " + unless
-	}
-	for prefix, what := range otherFiles {
-		if bytes.HasPrefix(content, []byte(prefix)) {
-			return fmt.Sprintf(what+"; want tokens alone, as "+tofile+"; "+unless, 2)
-		}
-	}
-	start, zeros := min(len(content), 1<<10), make([]byte, 1<<6)
-	if bytes.Contains(content[:start], zeros) && !bytes.Contains(content[start:], zeros) {
-		return fmt.Sprintf("seems to begin with a header, as zeros are there alone; want tokens alone, as "+
-			tofile+"; "+unless, 2)
+	case isWider(content, 2, 4):
+		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32" + unless
+	case slices.ContainsFunc(otherStarts, begins),
+		len(content) > 4*len(start) && bytes.Contains(start, zeros) &&
+			!bytes.Contains(content[len(start):], zeros):
+		return "seems to begin with the header of another format" + tofile + unless
 	}
 	return ""
 }
@@ -182,7 +174,7 @@ func isWider(content []byte, width, wide int) bool {
 		low = max(low, readToken(content[at:], width))
 		high = max(high, readToken(content[at+width:], wide-width))
 	}
-	return len(content) >= 16*wide && low > 16*high && high < int64(max(1, maxClasses>>(8*width)))
+	return len(content) >= 16*wide && low > 16*high && high < int64(max(1, disk.MaxTokens>>(8*width)))
 }
 
 // openTokens opens files of tokens. A single file has the test samples at its end.

@@ -3,7 +3,6 @@ package nn
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,9 +58,9 @@ func (r WeightsReport) String() string {
 func firstFew(names []string) string {
 	const few = 4
 	if len(names) <= few+1 {
-		return disk.ShortText(strings.Join(names, ", "))
+		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", disk.ShortText(strings.Join(names[:few], ", ")), len(names)-few)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }
 
 // WeightsError says how a file does not fit a model.
@@ -138,20 +137,20 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 	return w.WeightsReport, nil
 }
 
-// firstNaN returns the index of the first NaN of a tensor of F32 or F64, or -1.
+// firstNaN returns the index of the first element that is not a number, or -1.
 func firstNaN(t safetensors.Tensor) int {
-	width := max(1, int(t.DType.Size()))
-	for i := range len(t.Data) / width {
-		bits := t.Data[i*width:]
-		if t.DType == safetensors.F32 && isNaN(math.Float32frombits(binary.LittleEndian.Uint32(bits))) ||
-			t.DType == safetensors.F64 && isNaN(math.Float64frombits(binary.LittleEndian.Uint64(bits))) {
-			return i
+	infinity := map[safetensors.DType]uint64{safetensors.F64: 0x7ff << 52, safetensors.F32: 0xff << 23,
+		safetensors.F16: 0x1f << 10, safetensors.BF16: 0xff << 7}[t.DType]
+	width := int(t.DType.Size())
+	for at := 0; infinity > 0 && at < len(t.Data); at += width {
+		var bits [8]byte
+		copy(bits[:], t.Data[at:at+width])
+		if sign := uint64(1) << (8*width - 1); binary.LittleEndian.Uint64(bits[:])&^sign > infinity {
+			return at / width
 		}
 	}
 	return -1
 }
-
-func isNaN[F float32 | float64](x F) bool { return x != x }
 
 // Rename replaces Old, one or several parts of a dotted name, by New wherever it occurs. An empty
 // New removes Old; with an empty Old, New is put in front.
@@ -205,7 +204,8 @@ type weightsMatch struct {
 func (w *weightsMatch) problems() (all []string) {
 	report := func(list []string, what, remedy string) {
 		if len(list) > 0 {
-			all = append(all, fmt.Sprintf("%d %s: %s; %s", len(list), what, firstFew(list), remedy))
+			problem := fmt.Errorf("%d %s: %s; %s", len(list), what, firstFew(list), remedy)
+			all = append(all, disk.Short(problem).Error())
 		}
 	}
 	report(w.twice, "names twice", "rename them apart, or neither")

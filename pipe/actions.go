@@ -100,7 +100,7 @@ func (r *run) perform(c *torch.Ctx, a schedule.Action, ops []remat.Op) {
 		execution.Do(c, op)
 		if op.Kind == remat.ForwardSave && op.Layer == execution.Units()-1 && r.last(a.Stage) {
 			if ys, _, _ := execution.Output(); !slices.ContainsFunc(ys, (*torch.Tensor).RequiresGrad) {
-				panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(), Err: errNoGradient})
+				panic(&torch.Error{Op: "Forward", Device: c.Device(), Err: errNoGradient})
 			}
 		}
 	}
@@ -269,7 +269,7 @@ func (r *run) lossShare(microBatch int) float64 {
 func (r *run) readLoss(c *torch.Ctx, state *microBatch) {
 	loss := state.output()[0]
 	if r.lossType = loss.DType(); c.Device().Kind == torch.KindCPU {
-		state.loss = number(c, loss, r.lossType)
+		state.loss = number(c, loss)
 	} else {
 		state.reading = c.Keep(engine.ToHost(c, loss))
 	}
@@ -280,16 +280,13 @@ func (r *run) lossOf(microBatch int) float64 {
 	if t := state.reading; t != nil {
 		c := torch.NewCtx(torch.Options{})
 		defer c.Close()
-		return number(c, t, t.DType())
+		return number(c, t)
 	}
 	return state.loss
 }
 
-func number(c *torch.Ctx, t *torch.Tensor, of torch.DType) float64 {
-	switch of {
-	case torch.Float64:
-		return torch.Item[float64](t)
-	case torch.Float32:
+func number(c *torch.Ctx, t *torch.Tensor) float64 {
+	if t.DType() == torch.Float32 {
 		return float64(torch.Item[float32](t))
 	}
 	return torch.Item[float64](c.To(c.Detach(t), torch.Float64))

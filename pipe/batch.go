@@ -8,8 +8,7 @@ import (
 )
 
 // Batch is a mini-batch. Its tensors belong to the caller, who keeps them until the call returns.
-// Input must be on a device of the same kind as the first stage, Target on one of the same kind as
-// the last.
+// Input is on a device of the first stage's kind, Target on one of the last stage's kind.
 type Batch struct {
 	Input  []Value // of the first layer; a leaf that requires a gradient receives one
 	Target []Value // of the loss; for Step alone
@@ -45,8 +44,7 @@ type Value struct {
 	Whole  bool // every micro-batch gets the whole tensor; otherwise it is split by rows
 }
 
-// Rows are tensors [rows, ...] that are split into micro-batches. All such tensors of a batch have
-// the same number of rows.
+// Rows are tensors [rows, ...], of one number of rows, that are split into micro-batches.
 func Rows(ts ...*torch.Tensor) []Value { return values(ts, false) }
 
 // NoChunk are tensors of any shape, which every micro-batch receives whole, as in
@@ -106,8 +104,7 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 
 type rows struct{ start, length int64 }
 
-// split cuts n rows as evenly as possible into min(chunks, n) micro-batches, longer ones first. No
-// rows are one empty micro-batch.
+// split cuts n rows evenly into min(chunks, n) micro-batches, longer ones first, and 0 rows into one.
 func split(n int64, chunks int) []rows {
 	m := max(min(int64(chunks), n), 1)
 	out := make([]rows, m)

@@ -41,22 +41,19 @@ type Config struct {
 	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. Forward and Backward
 	// need a schedule whose workers end their forwards before their first backward.
 	Schedule schedule.Generator
-	// DeferredBatchNorm moves the running statistics of batch norms once for each mini-batch, by
-	// the mean and the unbiased variance of all its rows; see nn.Deferred.
+	// DeferredBatchNorm moves running statistics once for each mini-batch, by all its rows.
 	DeferredBatchNorm bool
 	Autocast          torch.Autocast // of forwards and recomputations; see torch.Options
 	Threads           int            // intra-op threads of each worker, on which sums depend; 0 is 1
 	Cores             [][]int        // the cores that each distinct device's worker is bound to
 	Seed              uint64         // the root of initial weights and of all randomness
-	// Group has the processes of the stages; see Pipe. The caller closes it after the pipe. Nil is
-	// this process alone.
+	// Group has the processes of the stages. The caller closes it after the pipe. Nil is this process.
 	Group *group.Group
 	// Ranks is the rank of each stage's process, counted from the first member of the replica.
 	// Every process needs a stage. Nil is DefaultRanks.
 	Ranks []int
-	// Replicas is the number of pipelines in Group. Each replica trains on its own rows, and a step
-	// sums the gradients over the replicas. Replicas in one process need models and devices of
-	// their own. 0 is 1.
+	// Replicas is the number of pipelines in Group, each for its own rows. A step sums their
+	// gradients. Replicas in one process need models and devices of their own. 0 is 1.
 	Replicas int
 	Record   bool // Step and Infer return a timeline
 
@@ -163,8 +160,7 @@ func refuse(field string, value any, problem, remedy string) error {
 	return &ConfigError{Of: "pipe", Field: field, Value: value, Problem: problem, Remedy: remedy}
 }
 
-// checkProcesses shares the members of the group out over replicas and stages. It gives each stage
-// its device and rank.
+// checkProcesses gives each stage its device and its rank in the group.
 func (cfg *Config) checkProcesses() error {
 	n, members := max(cfg.Replicas, 1), 1
 	if cfg.Group != nil {

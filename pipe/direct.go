@@ -57,8 +57,7 @@ func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 	return ways
 }
 
-// connect opens the ways to GPUs of other processes. It fails the group, because other processes
-// wait.
+// connect opens the ways to GPUs of other processes. An error fails the group.
 func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil

@@ -25,19 +25,15 @@
 // that schedule.Check passes. Stages on one device share a worker, which interleaves their actions
 // in the program's order.
 //
-// A value is a tensor or a tuple of tensors of any types; see Batch. A skip connection
-// (nn.Ctx.Stash) may cross any number of stages. A parameter that modules on several stages share
-// (nn.Base.Share) lives on the first of these stages. The others work on replicas, which every run
-// first makes equal to it.
+// A skip connection (nn.Ctx.Stash) may cross any number of stages. A parameter that modules on
+// several stages share (nn.Base.Share) lives on the first of these stages. The others work on
+// replicas, which every run first makes equal to it.
 //
 // The autograd graph is cut between stages, so the backward of a stage is an ordinary call on its
-// worker. On a CPU libtorch runs a backward on the calling thread, so stages overlap there, too.
+// worker.
 //
 // Results for the same number of micro-batches and threads do not depend on balance, schedule,
 // policy and number of stages, to the bit. Every stage goes backward in ascending order of
 // micro-batches. Random numbers depend on seed, step, micro-batch and layer name. Outputs of layers
 // and gradients of inputs are contiguous, with or without a cut: nn.Ctx copies others.
-//
-// With one stage the peak of a device is the same in every run. With several it may differ by the
-// activations and gradients that neighbours have not received yet; see Pipe.SafeLimit.
 package pipe

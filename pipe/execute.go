@@ -36,8 +36,7 @@ type pass struct {
 }
 
 // execute performs a part of the plan's program within a call that was entered. It returns the
-// first failure when every worker has ended, and a timeline if the pipe records. It undoes a
-// training run that fails.
+// first failure when every worker has ended. It undoes a training run that fails.
 //
 //	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
 //	worker 1   begin, actions, end ──┘
@@ -194,10 +193,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
 	r.events[worker] = append(r.events[worker], beside.events...)
-	slices.SortStableFunc(r.events[worker], func(a, b schedule.Event) int {
-		return cmp.Compare(a.Start,
-			b.Start)
-	})
+	byStart := func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) }
+	slices.SortStableFunc(r.events[worker], byStart)
 	finished = true
 }
 

@@ -90,8 +90,7 @@ type tie struct {
 	from, to location    // the ties on the stages before and after that use it; stage -1 if none does
 }
 
-// received reports whether the parameter lives on an earlier stage, so that this stage has a
-// replica.
+// received reports whether the parameter lives on an earlier stage.
 func (t tie) received() bool { return t.from.stage >= 0 }
 
 // tensor is the parameter or its replica.
@@ -106,8 +105,7 @@ func (p *Pipe) home(t tie) (stage *Stage, first tie) {
 	return stage, first
 }
 
-// checkOwner refuses a model with replicas of shared parameters from another pipe. Gradients would
-// go to these replicas and be lost.
+// checkOwner refuses a model whose handles are on another pipe's replicas, which take the gradients.
 func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {

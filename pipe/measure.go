@@ -15,8 +15,7 @@ import (
 	"penstock.example/torch"
 )
 
-// measure measures the model on the first micro-batch, and on the last one if it has fewer rows. It
-// does so once for each kind of device.
+// measure measures the model once for each kind of device.
 func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	out, of := make([]profile.Chain, len(r.p.stages)), map[torch.Kind][]profile.Chain{}
 	for i, d := range r.p.cfg.Devices {
@@ -31,7 +30,7 @@ func (r *run) measure(ctx context.Context) ([]profile.Chain, error) {
 	return out, nil
 }
 
-// measureOn measures all stages on a device of a kind.
+// measureOn measures all stages on the first micro-batch, and on the last one if it has fewer rows.
 func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.Chain, err error) {
 	p := r.p
 	device, release, err := p.measuringDevice(kind)
@@ -108,9 +107,8 @@ func (p *Pipe) exclusively(f func(c *torch.Ctx) error) error {
 	})...)
 }
 
-// measuringDevice returns the device of a kind to measure on, until it is released. For several
-// stages on CPUs it is an unused one with the highest of their limits, otherwise the first one of
-// this process.
+// measuringDevice returns the device of a kind to measure on. For several stages on CPUs it is an
+// unused one with the highest of their limits, otherwise the first one of this process.
 func (p *Pipe) measuringDevice(kind torch.Kind) (d torch.Device, release func(), err error) {
 	var limits []int64
 	for _, s := range slices.Backward(p.stages) {
@@ -210,7 +208,8 @@ func (r *run) availableOf(stage int) available {
 		return available{}
 	}
 	m := s.Device.Memory()
-	out := available{Live: m.Live, Limit: plan.LowerLimit(m.Limit, p.cfg.Budget[stage]), Unplaced: p.Unplaced(stage),
+	out := available{Live: m.Live, Limit: plan.LowerLimit(m.Limit, p.cfg.Budget[stage]),
+		Unplaced:  p.Unplaced(stage),
 		Gradients: !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })}
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State

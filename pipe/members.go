@@ -43,8 +43,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	return out, nil
 }
 
-// lost fails the group, because other processes may wait for this one. It returns the error of the
-// process that failed first.
+// lost fails the group, in which others may wait. It returns the error of the first that failed.
 func (p *Pipe) lost(err error) error {
 	g := p.cfg.Group
 	if err == nil || g == nil {

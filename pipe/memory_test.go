@@ -648,3 +648,24 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 		}
 	}
 }
+
+// Between forward and backward a stage holds no output that its own backward does not need, once the
+// next stage has received it; here a Linear's. A Tanh needs its output.
+func TestOutputIsReleasedWhenReceived(t *testing.T) {
+	torchtest.Check(t)
+	const output = 8 * 16 * 4
+	for _, row := range []struct {
+		last nn.Layer
+		want int64
+	}{{nn.NewIdentity(), 0}, {nn.NewTanh(), output}} {
+		model := nn.NewSequential(nn.NewLinear(4, 16), row.last, nn.NewLinear(16, 2))
+		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 4, Checkpoint: pipe.Never})
+		c := torchtest.New(t, torch.Options{Device: aside})
+		before := p.Stages()[0].Device.Memory().Live
+		run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 8, 4))}))(t)
+		if got := p.Stages()[0].Device.Memory().Live - before; got != row.want {
+			t.Errorf("%T: %d bytes are held, want %d", row.last, got, row.want)
+		}
+		run.Close()
+	}
+}

@@ -15,8 +15,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers, in
-// the order of their starts. The model owns its parameters; free them with nn.Free after Close.
+// Pipe runs a model over stages. It is safe for concurrent use: runs take turns on the workers. The
+// model owns its parameters; free them with nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call
 // on their own pipe that needs the workers fails with ErrNested. By way of another pipe or
@@ -26,9 +26,8 @@ import (
 // runs. The next run plans anew.
 //
 // With Config.Group the stages are in several processes. Each process has a Pipe for the same model
-// and configuration, and makes the same calls in the same order with the same arguments. It has the
-// parameters and the results of its own stages. All results are the same to the bit. A step that
-// fails in one process fails in all of them and fails the group.
+// and configuration, and makes the same calls with the same arguments. It has the parameters and
+// the results of its own stages. A step that fails in one process fails the group.
 type Pipe struct {
 	cfg          Config
 	model        *nn.Sequential
@@ -116,8 +115,7 @@ func (p *Pipe) Devices() []torch.Device {
 // DeviceHere reports whether a device of Devices, by index, is of this process.
 func (p *Pipe) DeviceHere(device int) bool { return slices.Contains(p.mine, device) }
 
-// Close waits for started runs, and ends the workers. A second Close waits, too. Other calls after
-// Close fail with ErrClosed.
+// Close waits for started runs, and ends the workers. Other calls then fail with ErrClosed.
 func (p *Pipe) Close() error {
 	if err := p.refuseNested("Close"); err != nil {
 		return err
@@ -186,9 +184,8 @@ func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
 	return wait()
 }
 
-// OnStages runs f for each stage of this process, on the worker of the stage's device. c makes no
-// graph, and its tensors are freed when f returns. OnStages waits for all stages and joins their
-// errors. To step an optimizer use Update.
+// OnStages runs f for each stage of this process on its worker, and joins the errors. c makes no
+// graph, and its tensors are freed when f returns. To step an optimizer use Update.
 func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -204,7 +201,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	return p.onStages(f)
 }
 
-// onStages is OnStages within a call that was entered, also before the model is placed.
+// onStages is OnStages within a call that was entered.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	return errors.Join(p.onWorkers(func(worker int, c *torch.Ctx) error {
 		var errs []error
@@ -327,8 +324,7 @@ func (p *Pipe) Place() error {
 	return nil
 }
 
-// unplaceable lists the devices of this process, each by its first stage, on which parameters and
-// buffers do not fit.
+// unplaceable lists the devices of this process, by first stage, on which parameters do not fit.
 func (p *Pipe) unplaceable() (short []plan.Shortage) {
 	for _, i := range p.mine {
 		first, unplaced, m := -1, int64(0), p.workers[i].device.Memory()

@@ -347,7 +347,7 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 		{rows(x), nil, "no target with rows"},
 		{rows(x), rows(y, nil), "target 1 is nil or freed"},
 		{rows(x), rows(freed), "target 0 is nil or freed"},
-		{rows(x), rows(three), "the input has 4 rows, the target 3; both must have the same"},
+		{rows(x), rows(three), "the input has 4 rows, the target 3; want the same"},
 		{rows(x), rows(y, three), "target 1 has 3 rows, another one 4"},
 		{rows(x), rows(meta(c, 4, 3)), "target 0 is on meta and its stage on cpu:1; make it there"},
 		{rows(x), rows(y), ""},

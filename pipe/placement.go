@@ -9,9 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// workers numbers the distinct devices, which each have a worker, in the order of their first
-// stage. Equal names in two processes are two devices. It returns the worker of each stage, and the
-// devices.
+// workers returns the worker of each stage, and the distinct devices, one for each worker, in the
+// order of their first stage. Equal names in two processes are two devices.
 func (cfg Config) workers() (worker []int, devices []torch.Device) {
 	type owned struct {
 		device     torch.Device
@@ -71,9 +70,8 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// DefaultRanks are the ranks of stages on these devices if Config.Ranks is nil. They split the
-// distinct devices over size processes, in order and evenly. With fewer devices than processes they
-// split the stages.
+// DefaultRanks are the ranks of stages if Config.Ranks is nil. They split the distinct devices evenly
+// over size processes, or the stages, if the devices are fewer.
 func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))

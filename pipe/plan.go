@@ -78,9 +78,8 @@ func (r *run) configPlan() (*prepared, error) {
 		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })
 }
 
-// countsOnlyPlan is a plan without a measurement, for which stages with the policy Optimal
-// recompute nothing. If the pipe has such stages, senders wait for receivers: no memory is planned
-// for parcels.
+// countsOnlyPlan is a plan without a measurement. Stages with the policy Optimal recompute nothing,
+// and senders wait for receivers: no memory is planned for parcels.
 func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 	return p.plans.find(fmt.Sprint("counts ", microBatches), func() (*prepared, error) {
 		problem := p.problem(microBatches)
@@ -98,9 +97,8 @@ func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 	})
 }
 
-// optimalPlan is the plan for this batch within the available memory. Process 0 makes it for all
-// processes. They make the same calls and know the memory of all stages, so if one process has a
-// plan already, all have it.
+// optimalPlan is the plan for this batch within the available memory. Process 0 makes it for all.
+// They make the same calls and know the memory of all stages, so if one has a plan, all have it.
 func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	p := r.p
 	p.plans.mu.Lock()
@@ -204,8 +202,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	return p.prepare(solved, r.loss != nil, r.inputGrad)
 }
 
-// batchKey is everything that a measurement depends on: the sizes of the micro-batches, and the
-// loss.
+// batchKey is all that a measurement depends on: the sizes of the micro-batches, and the loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
@@ -342,9 +339,8 @@ func (c *plans) forget() {
 	c.last.Store(nil)
 }
 
-// Chains has the measured costs of each stage's units, for the policy Optimal, or nil if nothing
-// was measured. If several batches were measured, it is for the one with the most rows. It waits
-// for a running measurement. The caller must not change it.
+// Chains has the costs of each stage's units, measured for the policy Optimal on the batch with the
+// most rows, or nil. It waits for a running measurement. The caller must not change it.
 func (p *Pipe) Chains() []profile.Chain {
 	p.plans.mu.Lock()
 	defer p.plans.mu.Unlock()

@@ -14,15 +14,8 @@ import (
 )
 
 // Replicas of the pipeline train the same model on their own rows, with the same program. After the
-// last backward of a stage its processes sum the gradients in the order of replicas, so that timing
-// does not change the bits, and pass the sum back:
-//
-//	replica 0   g0 ─────────► ┌─ g0+g1+g2
-//	replica 1   g0+g1 ──────► ◄┘─┐
-//	replica 2   (g0+g1)+g2 ───►  ◄┘
-//
-// Gradients move one by one, so that a replica holds one more than its own. Buffers, such as
-// running statistics, move up the same way from replica 0.
+// last backward of a stage its processes sum the gradients, by a link.Ladder, one by one, so that a
+// replica holds one more than its own. Buffers, such as running statistics, come from replica 0.
 
 // replicas is the number of replicas, and the index of this process's replica.
 func (cfg Config) replicas() (count, index int) {
@@ -67,8 +60,7 @@ func reducing(g schedule.Generator) schedule.Generator {
 	}
 }
 
-// connectProcesses makes the links between the processes of the replica, and between the replicas
-// of each stage.
+// connectProcesses makes the links between processes of the replica, and between replicas of stages.
 func (p *Pipe) connectProcesses() {
 	count, replica := p.cfg.replicas()
 	if p.replica = replica; p.cfg.Group == nil {
@@ -124,110 +116,29 @@ func (p *Pipe) checkNoSummedGrads() error {
 // noteGrads is called after a backward.
 func (r *run) noteGrads() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
 
-// ladder links the replicas of a stage. Values go up, and sums come down.
-type ladder struct {
-	c        *torch.Ctx
-	l        link.Link
-	k, count int // index of this replica, and number of replicas
-}
-
-func up(k, i int) schedule.Action {
-	return schedule.Action{Kind: schedule.SendActivation, Stage: k, MicroBatch: i, Peer: k + 1}
-}
-
-func down(k, i int) schedule.Action {
-	return schedule.Action{Kind: schedule.SendGradient, Stage: k, MicroBatch: i, Peer: k - 1}
-}
-
-func (x ladder) send(at schedule.Action, t *torch.Tensor) error {
-	p := link.Parcel{Device: x.c.Device()}
-	if t != nil {
-		t = x.c.Keep(x.c.Detach(t))
-	}
-	p.Add(link.Values(t))
-	return x.l.Send(x.c, at, p)
-}
-
-func (x ladder) receive(at schedule.Action) (*torch.Tensor, error) {
-	p, err := x.l.Receive(x.c, at)
-	if err != nil {
-		return nil, err
-	}
-	return x.c.Adopt(p.Take()[0].Tensor), nil
-}
-
-// passUp receives value i from the replica below, merges it and sends the result up.
-func (x ladder) passUp(i int, value func() *torch.Tensor, merge func(below *torch.Tensor)) error {
-	if x.k > 0 {
-		below, err := x.receive(up(x.k-1, i))
-		if err != nil {
-			return err
-		}
-		merge(below)
-	}
-	if x.k < x.count-1 {
-		return x.send(up(x.k, i), value())
-	}
-	return nil
-}
-
-// passDown receives sum i from the replica above as the gradient of t, and sends it down.
-func (x ladder) passDown(i int, t *torch.Tensor) error {
-	if x.k < x.count-1 {
-		sum, err := x.receive(down(x.k+1, i))
-		if err == nil {
-			err = x.l.Settle(up(x.k, i)) // the sent gradient has arrived, and may be overwritten
-		}
-		if err != nil {
-			return err
-		}
-		x.setGrad(t, sum, x.c.Copy_)
-	}
-	if x.k > 0 {
-		return x.send(down(x.k, i), x.c.GradOf(t))
-	}
-	return nil
-}
-
-// setGrad changes the gradient of t by given, or makes given the gradient if t has none.
-func (x ladder) setGrad(t, given *torch.Tensor, change func(grad, given *torch.Tensor) *torch.Tensor) {
-	if grad := x.c.GradOf(t); grad != nil && given != nil {
-		change(grad, given)
-	} else if given != nil {
-		t.SetGradOf(given)
-	}
-}
-
 // reduce sums a stage's gradients over the replicas. Buffers get the values of replica 0.
 func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
 	if r.p.between == nil || !r.endsWithSum() {
 		return nil
 	}
-	s, l := r.p.stages[a.Stage], r.p.between[a.Stage].Open(0)
-	defer l.Free()
+	s := r.p.stages[a.Stage]
+	x := link.Ladder{Ctx: c, Link: r.p.between[a.Stage].Open(0)}
+	defer x.Link.Free()
 	c.SetGrad(false)
-	x := ladder{c: c, l: l}
-	x.count, x.k = r.p.cfg.replicas()
-	add := func(grad, below *torch.Tensor) *torch.Tensor { return c.Add_(grad, below, 1) }
+	x.Count, x.Replica = r.p.cfg.replicas()
 	for _, part := range []struct {
 		what string
 		of   []nn.NamedParam
 		do   func(i int, t *torch.Tensor) error
 	}{
-		{"gradient", s.trained, func(i int, t *torch.Tensor) error {
-			value := func() *torch.Tensor { return c.GradOf(t) }
-			return x.passUp(i, value, func(below *torch.Tensor) { x.setGrad(t, below, add) })
-		}},
-		{"value", s.buffers, func(i int, t *torch.Tensor) error {
-			value := func() *torch.Tensor { return t }
-			return x.passUp(len(s.trained)+i, value, func(first *torch.Tensor) { c.Copy_(t, first) })
-		}},
-		{"sum of gradients", s.trained, x.passDown},
+		{"gradient", s.trained, x.AddUp},
+		{"value", s.buffers, func(i int, t *torch.Tensor) error { return x.CopyUp(len(s.trained)+i, t) }},
+		{"sum of gradients", s.trained, x.PassDown},
 	} {
 		for i, q := range part.of {
 			mark := c.Mark()
 			if err := part.do(i, q.Tensor()); err != nil {
-				return fmt.Errorf("replica %d, the %s of %s: %w", x.k, part.what, q.Name, err)
+				return fmt.Errorf("replica %d, the %s of %s: %w", x.Replica, part.what, q.Name, err)
 			}
 			c.Release(mark)
 		}

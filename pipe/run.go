@@ -23,11 +23,10 @@ type Result struct {
 // parameters. It blocks until every worker is done. Loss and gradients are the whole batch's: a mean
 // is weighted by rows, or by nn.LossWeight.
 //
-// On failure, or when ctx ends first, no further action starts, the run's memory is freed, and the
-// Pipe can be used again. Parameters have not changed. Buffers, such as running statistics, are
-// restored to the bit, from copies that are on no account. Gradients that did not exist before are
-// dropped. Others are unspecified: drop them with nn.ZeroGrads. The error of an action is an
-// *Error.
+// On failure, or when ctx ends first, the run's memory is freed, and the Pipe can be used again.
+// Buffers, such as running statistics, are restored to the bit, from copies that are on no account.
+// Gradients that did not exist before are dropped. Others are unspecified: drop them with
+// nn.ZeroGrads. The error of an action is an *Error.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, err error) {
 	leave, err := p.enter("Step")
 	if err != nil {
@@ -138,26 +137,24 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	return &Run{r: r}, nil
 }
 
-// Output is the model's output for the whole batch, on the last device. It is nil after Close, and
-// in a process without the last stage. The run owns it. Its floating-point tensors are leaves that
-// require gradients. The backward of the caller's loss, in any Ctx, gives them the gradients for
-// Backward.
+// Output is the model's output for the whole batch, on the last device; nil after Close, and in a
+// process without the last stage. The run owns it. Its floating-point tensors are leaves, to which
+// the backward of the caller's loss, in any Ctx, gives the gradients for Backward.
 func (run *Run) Output() []*torch.Tensor { return run.r.outputs }
 
 // MicroBatches is the number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
-// Backward runs the pipelined backward, adds to the gradients of the parameters and closes the run.
-// grads are the gradients of the tensors of Output, nil if absent, which stay the caller's. Without
-// grads Output has them. It fails as Step does, and leaves the model as after Forward.
+// Backward adds to the gradients of the parameters and closes the run. grads are the gradients of
+// the tensors of Output, nil if absent, which stay the caller's. Without grads Output has them. It
+// fails as Step does, and leaves the model as after Forward.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
 }
 
 // BackwardRetained is Backward, but keeps the tensors for a further backward of the run, and drops
-// the gradients in Output. Recomputed micro-batches are recomputed again. The policy Optimal does
-// not plan for the kept memory, which may exceed a budget. The Backward that closes the run sums
-// the gradients of replicas. On failure the run is closed.
+// the gradients in Output. The policy Optimal does not plan for the kept memory. The Backward that
+// closes the run sums the gradients of replicas. On failure the run is closed.
 func (run *Run) BackwardRetained(ctx context.Context, grads ...*torch.Tensor) error {
 	err := run.backward(ctx, "BackwardRetained", true, grads)
 	if err == nil && len(grads) == 0 {
@@ -212,9 +209,7 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 			grads = append(grads, c.GradOf(t))
 		}
 	}
-	any := false
 	for i, g := range grads {
-		any = any || g != nil
 		if g == nil || i >= len(run.r.outputs) {
 			continue
 		}
@@ -224,9 +219,9 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 				"tensor of its shape and kind of device, or nil", i, g, i, y, y.Kind())
 		}
 	}
-	if n := len(run.r.outputs); len(grads) != n || !any {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads,
-			n)
+	given := countOf(grads, func(g *torch.Tensor) bool { return g != nil })
+	if n := len(run.r.outputs); len(grads) != n || given == 0 {
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads, n)
 	}
 	return grads, nil
 }
@@ -239,8 +234,7 @@ func (run *Run) InputGrads() []*torch.Tensor {
 	return out
 }
 
-// Close frees the run's memory. Closing twice is fine. A layer must not close the run that it is
-// in.
+// Close frees the run's memory. A layer must not close the run that it is in.
 func (run *Run) Close() {
 	run.closed = true
 	run.r.free()
@@ -275,9 +269,8 @@ type Inference struct {
 	Timeline     *schedule.Timeline // if Config.Record is set
 }
 
-// Infer runs the model forward, pipelined and without gradients, in evaluation mode unless
-// b.Training is set. It blocks until every worker is done. Each activation is freed at its last
-// use. A batch may have any number of rows, with b.Training at least one. It fails as Step does.
+// Infer runs the model forward without gradients, in evaluation mode unless b.Training is set. A
+// batch may have any number of rows, with b.Training at least one. It fails as Step does.
 func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error) {
 	leave, err := p.enter("Infer")
 	if err != nil {

@@ -9,9 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Two runs differ in the memory of sent values, which wait on the device until they are received. A
-// plan with the costs of its units predicts the most bytes. Otherwise they are at most, over the
-// actions of a run,
+// Two runs differ in the memory of sent values, which wait on the device until they are received.
+// The most bytes are predicted by a plan with costs. Otherwise they are, over the actions of a run,
 //
 //	the peak of the action
 //	+ values that were received before the end of the action, but in another run may be received
@@ -19,10 +18,8 @@ import (
 
 // SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
 // enough to repeat all calls so far. A measured peak may not be enough, as a neighbour may receive
-// later the next time. With the policy Optimal or a given plan SafeLimit is the higher of the
-// predicted and the measured peak. It is 0 if memory is not counted, and may be too high if
-// something else uses the devices. For a device of another process it is from the end of the last
-// run.
+// later the next time. It is 0 if memory is not counted, and may be too high if something else uses
+// the devices. For a device of another process it is from the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {

@@ -214,7 +214,7 @@ func TestBuffersAreNotSharedAcrossStages(t *testing.T) {
 	var refused *pipe.ConfigError
 	if _, err := pipe.New(build(), pipe.Config{Balance: []int{1, 2}}); !errors.As(err,
 		&refused) || refused.Field != "Balance" ||
-		!strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also "0.mean"`) {
+		!strings.Contains(err.Error(), `buffer "1.mean" of stage 1 is also used on stage 0`) {
 		t.Errorf("got %v", err)
 	}
 	started(t, build(), pipe.Config{Balance: []int{2, 1}})

@@ -2,7 +2,6 @@ package pipe
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"penstock.example/internal/segment"
@@ -56,25 +55,23 @@ func (s *Stage) Params() []nn.NamedParam {
 // stages late, or never.
 func (p *Pipe) cut() error {
 	first := 0
-	seen := map[*nn.Param]string{} // the name in an earlier stage
+	homes := map[*nn.Param]int{} // by owner: the first stage
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
 			first: first, ownedEarlier: map[*nn.Param]bool{}}
-		here := map[*nn.Param]string{}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
-				before, known := seen[q.Owner()]
-				if known && q.IsBuffer() {
+				home, known := homes[q.Owner()]
+				if !known {
+					homes[q.Owner()], home = i, i
+				}
+				if s.ownedEarlier[q.Owner()] = home < i; home < i && q.IsBuffer() {
 					return refuse("Balance", p.cfg.Balance,
-						fmt.Sprintf("the buffer %q of stage %d is also %q of an earlier stage", q.Name, i,
-							before),
+						fmt.Sprintf("the buffer %q of stage %d is also used on stage %d", q.Name, i, home),
 						"want both on one stage, or a buffer for each")
 				}
-				s.ownedEarlier[q.Owner()] = known
-				here[q.Owner()] = q.Name
 			}
 		}
-		maps.Copy(seen, here)
 		first += n
 		p.stages = append(p.stages, s)
 	}
@@ -99,8 +96,7 @@ func (p *Pipe) updateStages() error {
 	return err
 }
 
-// segment cuts a stage into the units of cfg. With loss the loss is the last layer of the last
-// unit.
+// segment cuts a stage into the units of cfg. With loss it is the last layer of the last unit.
 func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
 	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
 	if loss {

@@ -101,15 +101,14 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 // countStep numbers the step of a training run. p.submit must be held. undo is for a pass that fails.
 func (r *run) countStep() (undo func()) {
 	p, was := r.p, r.p.steps
-	switch {
-	case r.counted || !r.training:
+	if r.counted || !r.training {
 		return func() {}
-	case r.batch.Step != nil:
-		r.step = *r.batch.Step
-	case r.batch.FirstMicroBatch > 0:
+	}
+	if r.step = was; r.batch.FirstMicroBatch > 0 {
 		r.step = max(was-1, 0)
-	default:
-		r.step = was
+	}
+	if r.batch.Step != nil {
+		r.step = *r.batch.Step
 	}
 	r.counted, p.steps = true, r.step+1
 	return func() {
@@ -138,8 +137,7 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 	return parts
 }
 
-// MicroBatches is the number of micro-batches of a training batch in all replicas together, or 0 if
-// there are fewer rows than replicas.
+// MicroBatches is the number of micro-batches of a training batch in all replicas together.
 func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
 
 // open makes the run's links and executions for a plan.
@@ -171,7 +169,7 @@ func (r *run) setLoss(loss nn.Loss) error {
 	r.loss = loss
 	total, err := countRows("target", r.batch.Target, false, r.p.last())
 	if err == nil && total != r.total {
-		err = fmt.Errorf("pipe: the input has %d rows, the target %d; both must have the same", r.total, total)
+		err = fmt.Errorf("pipe: the input has %d rows, the target %d; want the same", r.total, total)
 	}
 	if err != nil {
 		return err
@@ -344,8 +342,7 @@ func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	return *list
 }
 
-// remember notes the state of a worker's stages before a training pass. undo restores buffers, and
-// drops gradients that did not exist.
+// remember notes a worker's buffers, which undo restores, and gradients. undo drops new ones.
 func (r *run) remember(worker int) (undo func()) {
 	var restore []func()
 	var leaves []*torch.Tensor

@@ -11,10 +11,9 @@ import (
 	"penstock.example/torch"
 )
 
-// eachMove calls a function for each value, or its gradient, in a parcel between the stage of an
-// action and its peer, in the parcel's order. The output comes first, between neighbours. Then
-// skips and ties follow in the order of the later stage, with their indices on the earlier and the
-// later stage.
+// eachMove calls a function for each value, or its gradient, in the parcel of an action, in the
+// parcel's order: the output, between neighbours, then skips and ties in the order of the later
+// stage, with their indices on the earlier and the later stage.
 func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
 	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
 	if to == from+1 {
@@ -38,8 +37,10 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	p, alone := link.Parcel{Device: stage.Device}, int64(0) // other values are held until their backward
 	r.eachMove(a,
 		func() {
-			alone += storageBytes(state.sent...)
 			p.Add(state.outputValues(c, assumed))
+			for _, v := range p.Lists()[0] {
+				alone += storageBytes(v.Tensor) // unless the graph needs it
+			}
 		},
 		func(at, _ int) {
 			alone += storageBytes(state.skips[at].sent)
@@ -53,8 +54,7 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	return r.send(c, a, p, alone)
 }
 
-// sendGradient sends an earlier stage the gradients of its values, nil if the loss does not depend
-// on one.
+// sendGradient sends an earlier stage the gradients of its values; nil are absent.
 func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	state := r.state(a)
 	p, alone := link.Parcel{Device: r.p.stages[a.Stage].Device}, int64(0)
@@ -104,6 +104,11 @@ func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 		}
 		if given && trained {
 			defer x.Free()
+		}
+	}
+	for k := range from {
+		if !given {
+			c.execution.Release(t, c.execution.Units()-1, k)
 		}
 	}
 	return values
@@ -160,8 +165,7 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 }
 
 // arrived takes the next activations out of a parcel. wants tells for which the stage sends back a
-// gradient: if their layer is trained or comes after a trained one, or if the batch wants a
-// gradient.
+// gradient: those of a trained layer or after one, or all if the batch wants a gradient.
 func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) ([]*torch.Tensor, []bool) {
 	list := p.Lists()[0]
 	out, wants := r.arrives(c, a, p), make([]bool, len(list))

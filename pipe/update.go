@@ -18,9 +18,8 @@ import (
 // UpdateError is the failure of an update.
 type UpdateError struct {
 	Device torch.Device // of the stages that failed
-	// Half says that some parameters have changed. The model and the optimizer are then between two
-	// steps; go on from a saved state. A lack of memory never sets Half. Without Half nothing
-	// changed.
+	// Half says that some parameters have changed; go on from a saved state. A lack of memory never
+	// sets Half. Without Half nothing changed.
 	Half bool
 	Err  error
 }
@@ -40,13 +39,12 @@ func (e *UpdateError) Error() string {
 // Unwrap is the cause.
 func (e *UpdateError) Unwrap() error { return e.Err }
 
-// Update steps an optimizer on all stages, each on its own worker, and drops all gradients. It
-// waits its turn among the runs, and blocks until it is done. It fails with ErrAccumulating while
-// replicas have their own gradients (Batch.Accumulate).
+// Update steps an optimizer on all stages and drops all gradients. It fails with ErrAccumulating
+// while replicas have their own gradients (Batch.Accumulate).
 //
 // Either all stages are updated or none: no parameter changes before every stage has the memory for
-// its update. If the update fails, or ctx ends, before then, nothing has changed, to the bit, and
-// the update can be repeated. A failure of a stage is an *UpdateError.
+// its update. If the update fails, or ctx ends, before then, nothing has changed, and the update can
+// be repeated. A failure of a stage is an *UpdateError.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 	_, err := p.update(ctx, "Update", o, 1, math.Inf(1))
 	return err
@@ -60,32 +58,26 @@ func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm flo
 }
 
 // UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by
-// the scale, and clips them as UpdateClipped does, unless maxNorm is 0. norm is the norm before
-// clipping. If a gradient is infinite or NaN, it drops all gradients, changes nothing else, and
-// returns updated false. The scaler then has the scale for the next step, or err is
-// optim.ErrNeverFinite. Other failures do not change the scaler, and the update may be repeated.
+// the scale, and clips them as UpdateClipped does, unless maxNorm is 0. If a gradient is infinite or
+// NaN, it drops all gradients, changes nothing else, and returns updated false. The scaler then has
+// the scale for the next step, or err is optim.ErrNeverFinite. Other failures do not change it.
 func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Scaler, maxNorm float64) (
 	norm float64, updated bool, err error) {
 	if err := s.Validate(); err != nil {
 		return 0, false, err
 	}
 	norm, err = p.update(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64))
-	switch {
-	case err == nil:
-		return norm, true, s.Done(true)
-	case !errors.Is(err, optim.ErrNotFinite):
-		return norm, false, err
+	if updated = err == nil; errors.Is(err, optim.ErrNotFinite) {
+		err = p.OnStages(ctx, func(i int, _ *torch.Ctx) error { return dropGrads(p.stages[i].Params()) })
 	}
-	err = p.OnStages(ctx, func(stage int, _ *torch.Ctx) error { return dropGrads(p.stages[stage].Params()) })
 	if err == nil {
-		err = s.Done(false)
+		err = s.Done(updated)
 	}
-	return norm, false, err
+	return norm, updated, err
 }
 
-// update divides the gradients by scale and clips them, unless maxNorm is infinite. A phase begins
-// when the phase before has ended on every worker. After a failure only the last phase follows,
-// which frees the prepared memory. Nothing else runs on the workers in between.
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. After a failure
+// only the last phase follows, which frees the prepared memory. Nothing else runs in between.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop

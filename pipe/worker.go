@@ -44,8 +44,7 @@ func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worke
 	return w, nil
 }
 
-// serve runs jobs. It never unlocks its thread, so that the thread, with its core set, ends with
-// the goroutine.
+// serve runs jobs. It never unlocks its thread, which, with its core set, ends with the goroutine.
 func (w *worker) serve(ready chan<- error) {
 	runtime.LockOSThread()
 	system.TagThread(w.tag)

@@ -16,12 +16,11 @@ type Layer struct {
 	Output   int64 // bytes of the activation
 	Gradient int64 // bytes of the activation's gradient; 0 if nothing up to the layer is trained
 	// Saved is the bytes held from forward to backward if the layer is inside of a stage: the tensors
-	// that it saves, and its output if this or the next layer saves it.
+	// that no earlier layer saves.
 	Saved int64
 	// Enter is the additional bytes held if the layer begins a stage: its input, if the layer saves or
 	// overwrites it. The model's input does not count.
 	Enter int64
-	Leave int64 // additional bytes held if the layer ends a stage: its output, if no layer saves it
 
 	Parameters int64 // bytes, frozen ones included
 	Trainable  int64 // bytes of the parameters that are trained
@@ -219,7 +218,6 @@ func (c SizeConfig) terms(layers []Layer, h Held) stageTerms {
 		if i > 0 {
 			t.enter[i][5] = inputs * float64(layers[i-1].Output)
 		}
-		t.leave[i] = amounts{4: graphs * float64(l.Leave)}
 	}
 	for _, s := range c.Skips {
 		t.skips = append(t.skips, skipTerms{s.From, s.To,

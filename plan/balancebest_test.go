@@ -19,7 +19,7 @@ func measuredChain(t *rapid.T) ([]plan.Layer, []plan.LayerSkip) {
 		parameters := number("parameters")
 		layers[i] = plan.Layer{
 			Forward: float64(2 * number("forward")), Backward: float64(number("backward")),
-			Output: number("output"), Gradient: number("gradient"), Saved: number("saved"), Enter: number("enter"), Leave: number("leave"),
+			Output: number("output"), Gradient: number("gradient"), Saved: number("saved"), Enter: number("enter"),
 			Parameters: parameters, Trainable: min(parameters,
 				number("trainable")), Buffers: number("buffers"),
 		}
@@ -156,9 +156,6 @@ func sizes(layers []plan.Layer, counts []int, c plan.SizeConfig) []float64 {
 			graphs(of[i])*float64(l.Saved)
 		if i == 0 || of[i] != of[i-1] {
 			costs[of[i]] += graphs(of[i]) * float64(l.Enter)
-		}
-		if i+1 == len(layers) || of[i] != of[i+1] {
-			costs[of[i]] += graphs(of[i]) * float64(l.Leave)
 		}
 		if i+1 < len(layers) && of[i] != of[i+1] {
 			costs[of[i+1]] += inputs(of[i+1]) * float64(l.Output)

@@ -21,9 +21,10 @@ func (f found) fits() bool { return f.cut != nil && f.step < none }
 // best searches the space for a cut with a step below known. It climbs from several cuts, and looks
 // at all cuts if they are few. Once it has a plan it only looks for steps below rival, the step of
 // another schedule's plan. If known is no plan's step and no cut fits, it returns the cut that lacks
-// the smallest share of a limit.
+// the smallest share of a limit. Whether a cut fits, and that share, do not depend on times.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known, bound: p.floor()}}
+	f.value = f.stepOf
 	if known == none {
 		f.step = math.MaxInt64
 	}
@@ -41,14 +42,36 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		starts = append(starts, p.evenCut(func(l remat.Layer) float64 {
 			return float64(l.Saved + 2*l.WeightGradient + 1)
 		}))
+		if known == none {
+			light := &finder{p: p, ctx: ctx, found: found{step: math.MaxInt64, bound: wholeLimit}}
+			light.value = func(c cut) (int64, error) { return p.share(ctx, c, light.step-1) }
+			isEvery := light.find(starts[len(starts)-1:])
+			if light.err != nil || light.step > wholeLimit {
+				if isEvery {
+					f.bound = none
+				}
+				return found{cut: light.cut, step: none + light.step, bound: f.bound}, light.err
+			}
+			starts, p.solved = append(starts, light.cut), 0
+		}
 	}
+	if f.find(starts) {
+		f.bound = f.goal()
+	}
+	f.bound = min(f.bound, f.goal(), none)
+	return f.found, f.err
+}
+
+// find climbs from cuts, and reports whether it looked at all.
+func (f *finder) find(starts []cut) (isEvery bool) {
+	p := f.p
 	for _, c := range starts {
 		f.try(c)
 	}
 	f.climb(f.cut)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range kicks {
-		if f.cut == nil || f.exhausted() || f.step == f.bound || p.stages() == 1 {
+		if f.cut == nil || f.exhausted() || f.step <= f.bound || p.stages() == 1 {
 			break
 		}
 		c := slices.Clone(f.cut)
@@ -59,15 +82,13 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 		f.climb(c)
 	}
 	if p.cuts() < fewCuts && f.step > f.bound {
-		if f.every(make(cut, 1, p.stages()+1)); !f.exhausted() {
-			f.bound = f.goal()
-		}
+		f.every(make(cut, 1, p.stages()+1))
+		isEvery = !f.exhausted()
 	}
-	f.bound = min(f.bound, f.goal(), none)
 	if f.err == nil {
-		f.err = ctx.Err()
+		f.err = f.ctx.Err()
 	}
-	return f.found, f.err
+	return isEvery
 }
 
 // kicks is the number of random cuts that a search climbs from. Fewer cuts than fewCuts are all tried.
@@ -78,6 +99,7 @@ type finder struct {
 	p     *space
 	ctx   context.Context
 	rival int64
+	value func(c cut) (int64, error) // of a cut: its step, or what else is to be least, instead of step
 	err   error
 }
 
@@ -103,12 +125,17 @@ func (f *finder) cannotBeat(c cut, below int64) bool {
 	return p.simulate(c, times) >= below
 }
 
-// try evaluates a cut and returns its step.
-func (f *finder) try(c cut) int64 {
+// stepOf evaluates a cut. Of one that cannot beat the goal it returns no step.
+func (f *finder) stepOf(c cut) (int64, error) {
 	if f.p.limited && f.goal() < none && f.cannotBeat(c, f.goal()) {
-		return math.MaxInt64
+		return math.MaxInt64, nil
 	}
-	took, err := f.p.evaluate(f.ctx, c)
+	return f.p.evaluate(f.ctx, c)
+}
+
+// try evaluates a cut and returns its value.
+func (f *finder) try(c cut) int64 {
+	took, err := f.value(c)
 	if f.err = err; err == nil && took < f.step {
 		f.step, f.cut = took, slices.Clone(c)
 	}
@@ -122,7 +149,8 @@ func (f *finder) exhausted() bool {
 	if most == 0 {
 		most = max(4_000_000, 1000*p.simulation.Actions())
 	}
-	return p.work >= most || p.limited && p.solved >= p.options.plans() || f.err != nil || f.ctx.Err() != nil
+	return p.work >= most || p.limited && p.solved >= p.options.plans() || f.step <= f.bound || f.err != nil ||
+		f.ctx.Err() != nil
 }
 
 // climb moves units of a cut from one stage to another, through the stages between, as long as that

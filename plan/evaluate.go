@@ -3,7 +3,6 @@ package plan
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"math"
 	"slices"
 	"time"
@@ -16,7 +15,6 @@ import (
 type cachedDevice struct {
 	times    []stageTimes // by stage; zero on other workers
 	capacity int          // of links; 0 is any number of values
-	least    int64        // the least limit that would do, if no plan fits
 }
 
 // none is the cost of a cut that does not fit.
@@ -81,27 +79,41 @@ func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, er
 		return known, nil
 	}
 	p.solved++
-	out := &cachedDevice{times: make([]stageTimes, p.stages())}
 	plan, err := Solve(ctx, p.deviceProblem(w, c))
-	var short *MemoryError
-	switch {
-	case errors.As(err, &short):
-		out.least = short.Least()
-	case err != nil:
+	if err != nil {
 		return nil, err
-	default:
-		out.capacity = plan.Program.Capacity
-		for _, s := range p.stagesOf[w] {
-			out.times[s] = p.plannedTimes(plan, s, c)
-		}
+	}
+	out := &cachedDevice{times: make([]stageTimes, p.stages()), capacity: plan.Program.Capacity}
+	for _, s := range p.stagesOf[w] {
+		out.times[s] = p.plannedTimes(plan, s, c)
 	}
 	p.cached[key] = out
 	return out, nil
 }
 
+// leastLimit returns the least limit within which [Solve] plans a worker's stages.
+func (p *space) leastLimit(ctx context.Context, w int, c cut) (int64, error) {
+	key := p.key(w, c)
+	if least, known := p.least[key]; known {
+		return least, nil
+	}
+	p.solved++
+	problem := p.deviceProblem(w, c)
+	problem.Devices[w].Limit = 1
+	programs, err := problem.programs()
+	if err != nil {
+		return 0, err
+	}
+	_, short, err := problem.best(ctx, programs, true)
+	if short != nil {
+		p.least[key] = short.Least()
+	}
+	return p.least[key], err
+}
+
 // deviceProblem is the planning problem of a worker's stages alone.
 func (p *space) deviceProblem(w int, c cut) Problem {
-	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, curves: p.curves}
+	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, curves: p.curves, even: p.even}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
 	}
@@ -178,25 +190,32 @@ func (p *space) links(c cut) schedule.Links {
 // wholeLimit is the share of a device that needs all of its limit.
 const wholeLimit = 1 << 20
 
+// share returns the greatest share of its limit that a device of a cut needs, in units of 1/wholeLimit.
+// It does not depend on times. Nothing more is planned once the share exceeds most.
+func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err error) {
+	for _, least := range []func(ctx context.Context, w int, c cut) (int64, error){p.leastBytes, p.leastLimit} {
+		for w := range p.workers {
+			if limit := p.workers[w].bytes; limit > 0 && share <= most {
+				bytes, err := least(ctx, w, c)
+				if err != nil {
+					return 0, err
+				}
+				share = max(share, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none)))
+			}
+		}
+	}
+	return share, nil
+}
+
 // evaluate returns the step of a cut, with recomputations under limits. For a cut that does not fit it
-// returns none plus the share of its limit that its fullest device needs, in units of 1/wholeLimit. If
-// even the least bytes do not fit, nothing is planned, and their share counts 1000 times.
+// returns none plus its share of the limits.
 func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	p.work += p.simulation.Actions()
 	if !p.limited {
 		return p.plainStep(c), nil
 	}
-	share := int64(0) // the greatest
-	note := func(w int, bytes int64) {
-		if limit := p.workers[w].bytes; limit > 0 {
-			share = max(share, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none/1000)))
-		}
-	}
-	for w := range p.workers {
-		note(w, p.leastBytes(w, c))
-	}
-	if share > wholeLimit {
-		return none + 1000*share, nil
+	if share, err := p.share(ctx, c, wholeLimit); err != nil || share > wholeLimit {
+		return none + share, err
 	}
 	times, capacity := make([]stageTimes, p.stages()), 0
 	for w := range p.workers {
@@ -204,15 +223,12 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 		if err != nil {
 			return math.MaxInt64, err
 		}
-		if note(w, one.least); one.capacity != 0 {
+		if one.capacity != 0 {
 			capacity = one.capacity
 		}
 		for _, s := range p.stagesOf[w] {
 			times[s] = one.times[s]
 		}
-	}
-	if share > wholeLimit {
-		return none + share, nil
 	}
 	simulation, err := p.simulationFor(capacity)
 	if err != nil {

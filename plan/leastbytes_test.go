@@ -3,12 +3,13 @@ package plan
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
-
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -35,11 +36,11 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
 			p.workers[w].bytes = 1
-			planned, err := p.planDevice(context.Background(), w, c)
+			need, err := p.leastLimit(context.Background(), w, c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			need, least := max(planned.least, 1), p.leastBytes(w, c)
+			need, least := max(need, 1), must.Get(p.leastBytes(context.Background(), w, c))(t)
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m,
 					c, w, need, least)
@@ -74,8 +75,8 @@ func leastOfAll(t *rapid.T, p *space) (least int64, cuts int) {
 	return least, cuts
 }
 
-// Where no plan fits, the limit that is told is no lower than the least of all cuts, and within it
-// a plan is found.
+// Where no plan fits, the limit that is told is the least of all cuts, within it a plan is found, and
+// with a byte less none. Times, which vary from one measurement to the next, change nothing of that.
 func TestLeastLimit(t *testing.T) {
 	draws.Checks(t, 8, 25)
 	rapid.Check(t, func(t *rapid.T) { leastLimit(t, 6, 3, 4) })
@@ -85,10 +86,10 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	p := randomSpace(t, mostUnits, mostDevices, mostChunks)
 	w := Options{Devices: len(p.workers), Virtual: []int{p.virtual}, Schedules: []string{p.schedule.Name},
 		MicroBatches: []int{p.m}, State: p.options.State, Limit: 1}
-	of := Profile{[]Costs{{Chain: p.chain}}}
+	chain := p.chain
 	within := func(limit int64) *Result {
 		w.Limit = limit
-		r, err := Search(context.Background(), of, devices(len(p.workers), 0), w)
+		r, err := Search(context.Background(), Profile{[]Costs{{Chain: chain}}}, devices(len(p.workers), 0), w)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,14 +99,23 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	if least == 1 {
 		t.Skip("of a chain that takes nothing")
 	}
-	told := within(1)
-	if told.Best != nil || told.Short == nil || told.Short.Least() < least {
-		t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m,
-			told.Short, cuts, least)
-	}
-	if r := within(told.Short.Least()); r.Best == nil {
-		t.Fatalf("%s v=%d m=%d: no plan within the limit that is told, %d", p.schedule.Name, p.virtual, p.m,
-			told.Short.Least())
+	for range 3 {
+		for _, limit := range []int64{1, least - 1} {
+			told := within(limit)
+			if told.Best != nil || told.Short == nil || told.Short.Least() != least {
+				t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m,
+					told.Short, cuts, least)
+			}
+		}
+		if r := within(least); r.Best == nil {
+			t.Fatalf("%s v=%d m=%d: no plan within the least limit, %d", p.schedule.Name, p.virtual, p.m, least)
+		}
+		chain.Layers = slices.Clone(chain.Layers)
+		for i := range chain.Layers {
+			l := &chain.Layers[i]
+			l.Forward *= rapid.Float64Range(0.1, 10).Draw(t, "noise")
+			l.ForwardNoGrad, l.Backward = l.Forward, l.Backward*rapid.Float64Range(0.1, 10).Draw(t, "noise")
+		}
 	}
 }
 

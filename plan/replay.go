@@ -165,6 +165,7 @@ type inFlight struct {
 	inGraph  []bool     // by boundary: the inputs are part of the graph of a forward with gradients
 	saved    []*block   // by unit: the rest of the graph
 	ran      []bool     // by unit: its forward
+	after    bool       // the loss step is over, so that the output was sent
 	grads    [][]*block // by boundary, by element
 	kind     remat.BackwardKind
 	deferred []*remat.UnitBackward // second parts to come
@@ -365,7 +366,8 @@ func (r *micro) forward(m *inFlight, a schedule.Action) {
 	n := len(m.fp.Units)
 	out := m.inputs[n]
 	if m.inGraph[n] {
-		r.hold(out)
+		m.inputs[n] = m.kept(out)
+		r.hold(m.inputs[n])
 	} else {
 		m.inputs[n] = nil
 	}
@@ -378,6 +380,17 @@ func (r *micro) forward(m *inFlight, a schedule.Action) {
 		func(u remat.UnitBytes) bool { return u.Statistics > 0 }) {
 		r.notePeak(m.fp.Commit)
 	}
+}
+
+// kept is the part of the stage's output that its graph needs.
+func (m *inFlight) kept(out []*block) []*block {
+	list := slices.Clone(out)
+	for k, is := range m.fp.Released {
+		if is {
+			list[k] = nil
+		}
+	}
+	return list
 }
 
 // send sends the tensors at a boundary to other stages. For another worker they wait until it has
@@ -450,6 +463,7 @@ func (r *micro) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 		case remat.Forward, remat.ForwardKeep, remat.ForwardSave:
 			r.unitForward(m, a, i, op.Kind)
 		case remat.LossStep:
+			m.after = true
 			if n := len(m.fp.Units); m.fp.AtOnce && a.Stage == len(r.p.Stages)-1 {
 				r.beginLoss(m, a)
 				r.notePeak(m.fp.LossTmp)
@@ -488,6 +502,11 @@ func (r *micro) unitForward(m *inFlight, a schedule.Action, i int, kind remat.Ki
 	case remat.ForwardSave:
 		m.inGraph[i+1], m.saved[i] = true, &block{bytes: u.Saved}
 		r.hold(m.saved[i : i+1])
+		if out := m.inputs[i+1]; m.after && i == len(m.fp.Units)-1 {
+			m.inputs[i+1] = m.kept(out)
+			r.hold(m.inputs[i+1])
+			r.drop(out)
+		}
 	case remat.Forward:
 		r.dropInput(m, i)
 	}

@@ -61,7 +61,8 @@ type Result struct {
 	Schedules  []Outcome // in the order of schedule.Schedules
 	// Short lists the devices that lack memory if no plan fits, for the cut whose fullest device needs
 	// the smallest part of its limit. Within the limits that it names the search finds a plan.
-	Short *MemoryError
+	Short    *MemoryError
+	Lightest []int // units of each stage of this cut
 }
 
 // Search finds the plan with the shortest step. It blocks until it is done, and fails with
@@ -92,7 +93,7 @@ func Search(ctx context.Context, profile Profile, machine Machine, options Optio
 		if out.Schedules[i] = o; o.Plan != nil {
 			rival = min(rival, int64(o.Plan.Step))
 		} else if o.short != nil && known.step < lightest {
-			lightest, out.Short = known.step, o.short
+			lightest, out.Short, out.Lightest = known.step, o.short, known.cut.counts()
 		}
 	}
 	for _, o := range out.Schedules {
@@ -106,7 +107,7 @@ func Search(ctx context.Context, profile Profile, machine Machine, options Optio
 		out.LowerBound = 0
 		return out, nil
 	}
-	out.Short = nil
+	out.Short, out.Lightest = nil, nil
 	out.Proved = out.LowerBound == out.Best.Step
 	return out, nil
 }

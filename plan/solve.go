@@ -30,14 +30,9 @@ func Solve(ctx context.Context, p Problem) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &planner{Problem: p, known: p.curves}
-	if f.known == nil {
-		f.known = map[string]*curve{}
-	}
-	best, short, err := f.best(ctx, programs)
-	if err == nil && best == nil && !p.First { // the least limit must not depend on measured times
-		f.sameTimes, f.known = true, map[string]*curve{}
-		best, short, err = f.best(ctx, programs)
+	best, short, err := p.best(ctx, programs, false)
+	if err == nil && best == nil {
+		best, short, err = p.best(ctx, programs, true)
 	}
 	if err == nil && best == nil {
 		err = short

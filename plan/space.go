@@ -41,8 +41,10 @@ type space struct {
 	kinds       []int                        // of units; see kindsOf
 	cached      map[string]*cachedDevice     // by key
 	simulations map[int]*schedule.Simulation // by capacity of links
+	least       map[string]int64             // least limits, by key
 	solved      int                          // the number of planned devices
 	curves      map[string]*curve
+	even        map[string]*curve
 }
 
 // worker is a device of the machine in the pipeline, or a part of one.
@@ -157,7 +159,8 @@ func (p *space) frozenBytes(first, last int) (bytes int64) {
 func (p *space) prepare() (err error) {
 	p.simulations = map[int]*schedule.Simulation{}
 	if p.simulation, err = p.simulationFor(0); p.limited && err == nil {
-		p.kinds, p.cached, p.curves = p.kindsOf(), map[string]*cachedDevice{}, map[string]*curve{}
+		p.kinds, p.cached, p.least = p.kindsOf(), map[string]*cachedDevice{}, map[string]int64{}
+		p.curves, p.even = map[string]*curve{}, map[string]*curve{}
 	}
 	return err
 }

@@ -18,10 +18,10 @@ type Problem struct {
 	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
 	Links        schedule.Links     // the costs of transfers
 	Meet         bool               // nothing may wait on links between neighbours, whatever the limits
-	// First takes the first plan within the limits, and not the one with the shortest step. The limits
-	// of a MemoryError may then be a little too high.
+	// First takes the first plan within the limits, and not the one with the shortest step.
 	First  bool
 	curves map[string]*curve // by key; other problems with the same costs share them
+	even   map[string]*curve // the same, if all operations take the same time
 }
 
 // ProblemDevice is a device of a problem. Limit and Live matter if its stages have the policy Optimal.

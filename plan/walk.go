@@ -261,9 +261,17 @@ type planner struct {
 }
 
 // best returns the plan with the shortest step over several programs. If no program has a plan, short
-// is the shortage of the last one.
-func (f *planner) best(ctx context.Context, programs []*schedule.Program) (best *Plan, short *MemoryError,
-	err error) {
+// is the shortage of the last one. With sameTimes it does not depend on measured times whether there is
+// one, and what is short.
+func (p Problem) best(ctx context.Context, programs []*schedule.Program, sameTimes bool) (best *Plan,
+	short *MemoryError, err error) {
+	f := &planner{Problem: p, known: p.curves, sameTimes: sameTimes}
+	if sameTimes {
+		f.known = p.even
+	}
+	if f.known == nil {
+		f.known = map[string]*curve{}
+	}
 	var shortest time.Duration
 	for _, program := range programs {
 		plan, step, shortages, err := f.plan(ctx, program)

@@ -233,7 +233,7 @@ func TestFrozen(t *testing.T) {
 	p := measured(t, nn.NewSequential(first, nn.NewBatchNorm1d(4, nn.BatchNormConfig{}), nn.NewTanh()),
 		profile.Config{Device: c.Device(), BytesOnly: true}, vectors(c))
 	// batch norm saves its output
-	if l := p.Layers[0]; l.Parameters != (16*4+4)*4 || l.Trainable != 0 || l.Gradient != 0 || l.Saved == 0 {
+	if l := p.Layers[0]; l.Parameters != (16*4+4)*4 || l.Trainable != 0 || l.Gradient != 0 || l.Saved != 0 {
 		t.Errorf("%+v", l)
 	}
 	if l := p.Layers[1]; l.Trainable != 2*4*4 || l.Buffers != 2*4*4+8 || l.Gradient != 6*4*4 {

@@ -100,7 +100,7 @@ func (w *sweep) footprint(st *stage) *remat.Footprint {
 	n, units := st.last-st.first, w.units[st.first:st.last]
 	begin, end := w.elements(st, st.first), w.elements(st, st.last)
 	out := &remat.Footprint{Inputs: st.values.Blocks, Arrives: begin.parcel(st.values.At[0], false),
-		Leaves: end.parcel(st.values.At[n], false)}
+		Leaves: end.parcel(st.values.At[n], false), Released: st.released}
 	for i, u := range units {
 		u.bytes.Saved = u.saved - st.values.fresh(i+1, i)
 		out.Units = append(out.Units, u.bytes)

@@ -31,6 +31,6 @@ func ExampleMeasure() {
 		fmt.Printf("stage %d: %d layers, %d bytes of parameters\n", i, counts[i], s.Parameters)
 	}
 	// Output:
-	// stage 0: 2 layers, 66560 bytes of parameters
-	// stage 1: 3 layers, 273448 bytes of parameters
+	// stage 0: 3 layers, 329728 bytes of parameters
+	// stage 1: 2 layers, 10280 bytes of parameters
 }

@@ -35,6 +35,7 @@ type element struct {
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody
+	first   int // the first layer that does, if any
 	bytes   int64
 }
 
@@ -145,6 +146,9 @@ func (w *sweep) look(f *looked, i int) {
 		was := w.live()
 		torch.FreeAll(list)
 		if w.live() == was {
+			if blocks[id].saver == nobody {
+				blocks[id].first = i
+			}
 			blocks[id].saver = i
 		}
 	}

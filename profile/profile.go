@@ -68,7 +68,7 @@ type Config struct {
 	// DeferredBatchNorm says that forwards gather the statistics of a mini-batch; see nn.Deferred.
 	DeferredBatchNorm bool
 	Split             bool // backwards in two parts are measured, too
-	// LiftLimit measures again without Device's limit if that is too low. So the least limit that
+	// LiftLimit measures again without limits of Device and Peer if they are too low. So the least limit that
 	// would do can be told. The second measurement holds as little as it can.
 	LiftLimit bool
 	// Known is an earlier profile, or nil. Its layers and times are taken over if model, shapes,
@@ -105,7 +105,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	Profile, error) {
 	out := &Profile{}
 	err := withProber(ctx, model, config, sample, func(p *prober) {
-		key, limit := p.settingsKey(sample), p.Device.Memory().Limit
+		key := p.settingsKey(sample)
 		if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
 			out.looked = p.Known.looked
 		}
@@ -115,8 +115,10 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 			err = out.measure(p, key, sample)
 		}
 		if p.isFull(err) && p.LiftLimit {
-			p.Device.SetLimit(math.MaxInt64)
-			defer p.Device.SetLimit(limit)
+			for _, d := range []torch.Device{p.Device, p.Peer} {
+				defer d.SetLimit(d.Memory().Limit)
+				d.SetLimit(math.MaxInt64)
+			}
 			err = out.measure(p, key, sample)
 		}
 		check(err)

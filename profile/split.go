@@ -12,7 +12,7 @@ import (
 // share memory as the originals do. So memory left to the second part counts as the unit's own, although
 // neighbours may hold some of it too: the bytes are upper bounds. The batch is not copied, as it is held
 // in any case.
-func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
+func (w *sweep) split(st *stage, i int, kind remat.BackwardKind) remat.UnitBackward {
 	u, e := &w.units[i], w.execution()
 	before, grads := w.live(), gradBytes(u.list)
 	held := map[uintptr]bool{} // the batch, and memory without a copy
@@ -43,6 +43,7 @@ func (w *sweep) split(i int, kind remat.BackwardKind) remat.UnitBackward {
 	e.Send(i, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
+	w.release(e, st, i)
 	clear(copies)
 	g := w.gradients(kind, i+1)
 	skips := make([][]*torch.Tensor, len(g.skips))

@@ -32,6 +32,7 @@ type stage struct {
 	values      blocks
 	grads       [2]blocks // as sweep.back
 	ties        []int     // of the segment, in the order of their first use in the stage
+	released    []bool    // see remat.Footprint
 }
 
 // unit is a unit with its measurements.
@@ -175,7 +176,7 @@ func (p *prober) copied(list []*torch.Tensor) []*torch.Tensor {
 func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
 	u.bytes.Save = w.runs(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
-		u.saved, u.isFrozen = again.delta, !requiresGrad(e.Saved(i))
+		u.saved, u.isFrozen, st.released = again.delta, !requiresGrad(e.Saved(i)), w.release(e, st, i)
 		for _, kind := range kinds {
 			if i == len(w.units)-1 {
 				w.giveOnes(&w.back[kind], e, 0, i+1)
@@ -193,6 +194,26 @@ func (w *sweep) forward(st *stage, i int) {
 	st.values.note(i+1-st.first, w.elements(st, i+1).values(w.next), w.weights(u.list))
 	w.in.free()
 	w.in, w.next = w.next, input{}
+}
+
+// release drops the output of a stage's last unit, as a pipe does once it is sent. gone says, by
+// element, whether its memory is free. Nothing happens after other units and at the model's end.
+func (w *sweep) release(e *segment.Execution, st *stage, i int) (gone []bool) {
+	if i < st.last-1 || i == len(w.units)-1 {
+		return nil
+	}
+	xs, _ := e.Saved(i)
+	xs = slices.Clone(xs)
+	for k, x := range xs {
+		if first := slices.Index(xs[:k], x); first >= 0 {
+			gone = append(gone, gone[first])
+			continue
+		}
+		live := w.live()
+		e.Release(w.c, i, k)
+		gone = append(gone, w.live() < live)
+	}
+	return gone
 }
 
 // runs runs a unit by remat.Run: in the first micro-batch, in a later one, and repeated. Only a
@@ -284,7 +305,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		zeroed = u.list
 	}
 	if zeroGrads(zeroed); w.Split {
-		u.backs[kind+remat.MakesLater] = w.split(i, kind)
+		u.backs[kind+remat.MakesLater] = w.split(st, i, kind)
 		zeroGrads(zeroed)
 	}
 	// The backward frees its gradients. No new memory gets their identity until the unit is measured.
@@ -298,6 +319,7 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 	e.Send(i, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	e.Again(i)
 	w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i})
+	w.release(e, st, i)
 	peak := w.do(e, remat.Op{Kind: remat.Backward, Layer: i}).peak
 	u.backs[kind] = remat.UnitBackward{Peak: peak, Weights: gradBytes(u.list) - before}
 	st.grads[kind].note(i-st.first, w.gradients(kind, i).list(w.elements(st, i)), w.weights(u.list))

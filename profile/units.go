@@ -16,7 +16,7 @@ func (f *looked) joined(layers []nn.NamedLayer, most int) []bool {
 	}
 	for i := 1; i < len(out); i++ {
 		out[i] = f.overwrote[i] || overwrites(layers[i]) || !makes(i) || i == 1 && !makes(0) ||
-			loose(f.tuple(i), nil) > f.kept(i-1)
+			loose(f.tuple(i)) > f.kept(i-1)
 		if !out[i] {
 			begins = append(begins, i)
 		}
@@ -29,12 +29,10 @@ func (f *looked) joined(layers []nn.NamedLayer, most int) []bool {
 
 func (f *looked) tuple(boundary int) []element { return f.at[boundary][:f.tuples[boundary]] }
 
-// loose returns the bytes at a boundary that no layer saves for backward, without blocks of others.
-func loose(list, others []element) (bytes int64) {
+// loose returns the bytes at a boundary that no layer saves for backward.
+func loose(list []element) (bytes int64) {
 	for i, e := range list {
-		if !slices.ContainsFunc(slices.Concat(list[:i], others), func(o element) bool {
-			return o.block == e.block
-		}) {
+		if !slices.ContainsFunc(list[:i], func(o element) bool { return o.block == e.block }) {
 			bytes += e.block.loose()
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"penstock.example/plan"
 )
 
-// view derives the layers for package plan. A block counts for the layer that allocated it,
-// whichever layer saves it.
+// view derives the layers for package plan. A block counts for the first layer that saves it, as a
+// stage does not hold an output that was sent; a block that a skip holds, for the layer that made it.
 func (p *Profile) view(layers []nn.NamedLayer) {
 	f := p.looked
 	p.Timing = f.timing
@@ -19,9 +19,10 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 	if f.copied > 0 {
 		p.SecondsPerByte = f.micros / 1e6 / float64(f.copied) // large transfers count most
 	}
+	moved := int64(0) // bytes that count for the next layer
 	for i, named := range layers {
 		out := f.tuple(i + 1)
-		l := plan.Layer{Name: named.Name, Saved: f.kept(i), Leave: loose(out, f.at[i+1][len(out):])}
+		l := plan.Layer{Name: named.Name, Saved: f.kept(i) + moved}
 		for _, o := range out {
 			l.Output += o.bytes
 			if o.grad {
@@ -33,6 +34,11 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 				l.Enter += in.bytes
 			}
 		}
+		l.Enter = max(l.Enter-moved, 0)
+		if moved = min(f.later(i), l.Saved); i == len(layers)-1 { // the model's output stays
+			moved = -loose(out)
+		}
+		l.Saved -= moved
 		// a later micro-batch's backward adds to gradients
 		l.Forward, l.Backward = f.times[i][forward].micros()/1e6, f.times[i][laterBackward].micros()/1e6
 		p.Layers = append(p.Layers, l)
@@ -56,6 +62,19 @@ func (e element) skip(c segment.Crossing) plan.LayerSkip {
 		s.Enter = e.bytes
 	}
 	return s
+}
+
+// later returns the bytes of a layer's output that only later layers save.
+func (f *looked) later(layer int) (bytes int64) {
+	out := f.tuple(layer + 1)
+	for k, e := range out {
+		same := func(o element) bool { return o.block == e.block }
+		others := slices.Concat(out[:k], f.at[layer+1][len(out):])
+		if b := e.block; b.creator != nobody && b.saver != nobody && b.first > layer && !slices.ContainsFunc(others, same) {
+			bytes += b.bytes
+		}
+	}
+	return bytes
 }
 
 // overwrites reports whether a layer that begins a stage gets a copy of the stage's input.

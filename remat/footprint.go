@@ -9,7 +9,10 @@ type Footprint struct {
 	// output.
 	Inputs          Blocks
 	Arrives, Leaves Parcel // received and sent by a forward, as blocks of Inputs
-	Units           []UnitBytes
+	// Released says which tensors of the stage's output nothing holds once they are sent: the graph
+	// does not need them. Nil is none.
+	Released []bool
+	Units    []UnitBytes
 	// Backward is by BackwardKind. A kind that was not measured has no units.
 	Backward [backwardKinds]BackwardBytes
 	Commit   int64 // the temporary peak when the statistics of deferred batch norms are applied

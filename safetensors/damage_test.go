@@ -25,7 +25,7 @@ func TestDamagedFiles(t *testing.T) {
 		file []byte
 		want string
 	}{
-		{raw("{"+many.String()[1:]+"}", ""), "it has more than 262144 tensors"},
+		{raw("{"+many.String()[1:]+"}", ""), "it has 262145 tensors; want at most 262144"},
 		{[]byte{1, 2, 3}, "reading the header's length: unexpected EOF"},
 		{[]byte("PK\x03\x04\x00\x00\x08\x08rest"),
 			"it is a file of PyTorch; want the state_dict that it holds"},
@@ -34,9 +34,9 @@ func TestDamagedFiles(t *testing.T) {
 			"length is 18446744073709551615; want at most 100000000"},
 		{raw(`{"w":`, "")[:10], "length is 5; want at most 100000000, and no more than the 2 bytes that " +
 			"follow"},
-		{raw("", ""), "the header: EOF"},
-		{raw("[]", ""), "it is JSON [; want an object"},
-		{raw(`{}{}`, ""), "more follows after the JSON"},
+		{raw("", ""), "unexpected EOF"},
+		{raw("[]", ""), "unmarshal JSON array"},
+		{raw(`{}{}`, ""), "after top-level value"},
 		{raw("{\"\xff\":0}", ""), "invalid UTF-8"},
 		{raw(`{"w":{`+u8+`"data_offsets":[0,1]},"\u0077":{`+u8+`"data_offsets":[0,1]}}`, "x"),
 			`duplicate object member name "w"`},

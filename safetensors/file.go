@@ -42,9 +42,9 @@ type span struct {
 	begin, end int64
 }
 
-// Open reads the header of the regular file at path, and checks that its tensors fill the file exactly. If path
-// ends in .index.json, it is the index of several files beside it, as Hugging Face writes large models. The
-// caller closes the File.
+// Open reads the header of the regular file at path, and checks that its tensors fill the file exactly. A path
+// that ends in .index.json is the index of several files beside it, as Hugging Face writes large models.
+// The caller closes the File.
 func Open(path string) (*File, error) {
 	open := openFile
 	if strings.HasSuffix(path, ".index.json") {
@@ -69,8 +69,7 @@ func openFile(path string) (*File, error) {
 		file, err = newFile(source, info.Size())
 	}
 	if err != nil {
-		source.Close()
-		return nil, err
+		return nil, errors.Join(err, source.Close())
 	}
 	file.parts[0].closer = source
 	return file, nil
@@ -78,27 +77,26 @@ func openFile(path string) (*File, error) {
 
 // openIndex opens the files of an index, {"weight_map": {"NAME": "FILE"}}. Other tensors in them are ignored.
 func openIndex(path string) (*File, error) {
-	content, err := disk.Read(path, disk.MaxJSON)
-	if err != nil {
-		return nil, err
-	}
 	var index struct {
 		Files map[string]string `json:"weight_map"`
 	}
-	if err := json.Unmarshal(content, &index); err != nil {
-		return nil, err
+	content, err := disk.Read(path, disk.MaxJSON)
+	if err == nil {
+		err = json.Unmarshal(content, &index)
 	}
-	if len(index.Files) == 0 {
-		return nil, errors.New("it names no files; want the weight_map of a model in several files")
+	if err == nil && len(index.Files) == 0 {
+		err = errors.New("it names no files; want the weight_map of a model in several files")
 	}
 	whole := &File{}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index.Files))) {
+		var file *File
 		if !filepath.IsLocal(name) {
-			return nil, errors.Join(fmt.Errorf("it names the file %q; want files beside it", name), whole.Close())
+			err = cmp.Or(err, fmt.Errorf("it names the file %q; want files beside it", name))
+		} else if err == nil {
+			file, err = openFile(filepath.Join(filepath.Dir(path), name))
 		}
-		file, err := openFile(filepath.Join(filepath.Dir(path), name))
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", name, err), whole.Close())
+			break
 		}
 		whole.parts = append(whole.parts, file.parts...)
 		for _, s := range file.spans {
@@ -108,9 +106,12 @@ func openIndex(path string) (*File, error) {
 			}
 		}
 	}
-	for name, file := range index.Files {
-		return nil, errors.Join(fmt.Errorf("tensor %q is not in %s; want all files of one model", name, file),
-			whole.Close())
+	for _, name := range slices.Sorted(maps.Keys(index.Files)) {
+		err = cmp.Or(err, fmt.Errorf("tensor %q is not in %s; want all files of one model", name,
+			index.Files[name]))
+	}
+	if err != nil {
+		return nil, errors.Join(err, whole.Close())
 	}
 	slices.SortFunc(whole.spans, func(a, b span) int { return cmp.Compare(a.Name, b.Name) })
 	return whole, nil
@@ -122,11 +123,15 @@ func newFile(source io.ReaderAt, size int64) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := &File{parts: []*part{{source: source, data: lengthSize + int64(len(header))}}}
-	if err := file.parseHeader(header); err != nil {
+	p := &part{source: source, data: lengthSize + int64(len(header))}
+	file := &File{parts: []*part{p}}
+	if file.spans, file.metadata, err = parseHeader(header); err != nil {
 		return nil, fmt.Errorf("the header: %w", err)
 	}
-	return file, checkTiling(file.spans, size-file.parts[0].data)
+	for i := range file.spans {
+		file.spans[i].part = p
+	}
+	return file, checkTiling(file.spans, size-p.data)
 }
 
 // readHeader reads the header without its length. It checks the length before it allocates memory.
@@ -153,69 +158,50 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// parseHeader reads the header's tensors and its metadata. The JSON reader refuses duplicate and unknown names,
-// names in another case, and invalid UTF-8. A tensor of an unknown dtype is an error when it is read.
-func (f *File) parseHeader(header []byte) error {
-	d := jsontext.NewDecoder(bytes.NewBuffer(header))
-	if kind := d.PeekKind(); kind != '{' {
-		return cmp.Or(d.SkipValue(), fmt.Errorf("it is JSON %s; want an object", kind))
+// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader refuses
+// duplicate and unknown names, names in another case, and invalid UTF-8.
+func parseHeader(header []byte) (spans []span, metadata map[string]string, err error) {
+	var members map[string]jsontext.Value
+	if err := json.Unmarshal(bytes.TrimRight(header, " "), &members); err != nil {
+		return nil, nil, err
 	}
-	_, err := d.ReadToken()
-	for err == nil && d.PeekKind() != '}' {
-		var name jsontext.Token
-		if name, err = d.ReadToken(); err != nil {
-			break
+	if len(members) > disk.MaxTensors {
+		return nil, nil, fmt.Errorf("it has %d tensors; want at most %d", len(members), disk.MaxTensors)
+	}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		var e struct {
+			DType   *DType  `json:"dtype"`
+			Shape   []int64 `json:"shape"`
+			Offsets []int64 `json:"data_offsets"`
 		}
-		if len(f.spans) == disk.MaxTensors {
-			return fmt.Errorf("it has more than %d tensors", disk.MaxTensors)
+		if name == metadataKey {
+			err = json.Unmarshal(members[name], &metadata)
+		} else {
+			err = json.Unmarshal(members[name], &e, json.RejectUnknownMembers(true))
 		}
-		s := span{Tensor: Tensor{Name: name.String()}, part: f.parts[0]}
-		if s.Name == metadataKey {
-			err = json.UnmarshalDecode(d, &f.metadata)
-		} else if err = s.parse(d); err == nil {
-			f.spans = append(f.spans, s)
+		var size int64
+		switch {
+		case err != nil:
+		case name == metadataKey:
+			continue
+		case e.DType == nil || e.Shape == nil || len(e.Offsets) != 2:
+			err = errors.New("want dtype, shape and two data_offsets")
+		default:
+			s := span{Tensor{Name: name, DType: *e.DType, Shape: e.Shape}, nil, e.Offsets[0], e.Offsets[1]}
+			if size, err = s.Size(); s.DType.Size() == 0 { // unknown: an error when it is read
+				size, err = max(0, s.end-s.begin), nil
+			}
+			if err == nil && (s.begin < 0 || size != s.end-s.begin) {
+				err = fmt.Errorf("shape %v of %s takes %d bytes, not data_offsets [%d %d]", s.Shape, s.DType,
+					size, s.begin, s.end)
+			}
+			spans = append(spans, s)
 		}
 		if err != nil {
-			return fmt.Errorf("tensor %q: %w", s.Name, err)
+			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
 		}
 	}
-	if err == nil {
-		_, err = d.ReadToken()
-	}
-	if err == nil {
-		if _, err = d.ReadToken(); err == nil {
-			err = errors.New("more follows after the JSON")
-		} else if err == io.EOF {
-			err = nil
-		}
-	}
-	slices.SortFunc(f.spans, func(a, b span) int { return cmp.Compare(a.Name, b.Name) })
-	return err
-}
-
-// parse reads a tensor's value in the header.
-func (s *span) parse(d *jsontext.Decoder) error {
-	var e struct {
-		DType   DType   `json:"dtype"`
-		Shape   []int64 `json:"shape"`
-		Offsets []int64 `json:"data_offsets"`
-	}
-	if err := json.UnmarshalDecode(d, &e, json.RejectUnknownMembers(true)); err != nil {
-		return err
-	}
-	if e.DType == "" || e.Shape == nil || len(e.Offsets) != 2 {
-		return errors.New("want dtype, shape and two data_offsets")
-	}
-	s.DType, s.Shape, s.begin, s.end = e.DType, e.Shape, e.Offsets[0], e.Offsets[1]
-	size, err := s.Size()
-	if s.DType.Size() == 0 {
-		size, err = s.end-s.begin, nil
-	}
-	if err == nil && (s.begin < 0 || s.end < s.begin || size != s.end-s.begin) {
-		err = fmt.Errorf("shape %v of %s takes %d bytes, not data_offsets [%d %d]", s.Shape, s.DType, size,
-			s.begin, s.end)
-	}
-	return err
+	return spans, metadata, nil
 }
 
 // checkTiling returns an error unless the spans cover the size bytes of data, each byte once.

@@ -30,24 +30,20 @@ func (m *model) encode(piece string) (ids []int32, missing rune) {
 	if id, ok := m.vocabulary[piece]; ok && m.wordsFirst {
 		return []int32{id}, -1
 	}
-	fuse := false
+	after := false // an unknown character
 	for _, r := range piece {
 		id, ok := m.vocabulary[string(r)]
-		var bytes []int32
+		known := []int32{id}
 		if !ok {
-			bytes = m.byteTokens(string(r))
+			known = m.byteTokens(string(r))
 		}
-		switch {
-		case ok:
-			ids = append(ids, id)
-		case bytes != nil:
-			ids = append(ids, bytes...)
-		case m.unknown < 0:
+		unknown := known == nil
+		if unknown && m.unknown < 0 {
 			return nil, r
-		case !fuse:
-			ids = append(ids, m.unknown)
+		} else if unknown && !(after && m.fuseUnknown) {
+			known = []int32{m.unknown}
 		}
-		fuse = m.fuseUnknown && !ok && bytes == nil
+		ids, after = append(ids, known...), unknown
 	}
 	return m.merge(ids), -1
 }

@@ -59,8 +59,8 @@ type step struct {
 	Prepend          string                          `json:"prepend"`
 	Content          string                          `json:"content"`
 	Replacement      string                          `json:"replacement"`
-	Scheme           string                          `json:"prepend_scheme"` // "" is always
-	Split            *bool                           `json:"split"`          // nil is true
+	Scheme           string                          `json:"prepend_scheme"`
+	Split            *bool                           `json:"split"` // nil is true
 }
 
 func parse(content []byte) (*Tokenizer, error) {
@@ -93,14 +93,8 @@ func parse(content []byte) (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	if err := cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.indexTokens(m.Merges)); err != nil {
-		return nil, err
-	}
-	if t.metaspace && (t.byteLevel || len(t.splits) > 1) || !t.metaspace && t.lead == leadAlways {
-		return nil, errors.New("it puts a space first without replacing spaces, or splits the replaced ones; " +
-			"want a Replace after a Prepend and no pre_tokenizer, or a Metaspace alone")
-	}
-	return t, nil
+	return t, cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.splitMetaspaces(),
+		t.indexTokens(m.Merges))
 }
 
 // gpt2 returns the tokenizer of a vocab.json and a merges.txt.
@@ -133,7 +127,8 @@ func (t *Tokenizer) normalise(s *step) error {
 		t.lead = leadAlways
 		return nil
 	case s.Type == "Replace" && space != nil && *space == " " && s.Content == metaspace:
-		return t.replaceSpaces(metaspaceRuns)
+		t.metaspace = true
+		return nil
 	}
 	forms := []string{norm.NFC: "NFC", norm.NFD: "NFD", norm.NFKC: "NFKC", norm.NFKD: "NFKD"}
 	form := slices.Index(forms, s.Type)
@@ -175,19 +170,12 @@ func (t *Tokenizer) split(s *step) error {
 		}
 		pattern = gpt2Pattern
 	case "Metaspace":
-		scheme := cmp.Or(s.Scheme, "always")
-		if s.AddPrefixSpace != nil && !*s.AddPrefixSpace {
-			scheme = "never"
+		if s.Replacement != metaspace || s.Scheme != "first" || s.Split == nil || *s.Split {
+			return errors.New("pre_tokenizer is a Metaspace; want the replacement ▁, prepend_scheme first and " +
+				"split false")
 		}
-		lead, ok := map[string]lead{"always": leadMissing, "first": leadStart, "never": leadNone}[scheme]
-		if !ok || s.Replacement != metaspace {
-			return fmt.Errorf("pre_tokenizer is a Metaspace %q with the scheme %q; want %s and always, first "+
-				"or never", s.Replacement, scheme, metaspace)
-		}
-		if t.lead = lead; s.Split != nil && !*s.Split {
-			return t.replaceSpaces(metaspaceRuns)
-		}
-		return t.replaceSpaces(metaspaceWords)
+		t.metaspace, t.lead = true, leadStart
+		return nil
 	case "Digits":
 		if pattern = `\p{N}+`; s.IndividualDigits {
 			pattern = `\p{N}`
@@ -206,8 +194,8 @@ func (t *Tokenizer) split(s *step) error {
 				"String, and Isolated or Removed", pattern, s.Behavior)
 		}
 	default:
-		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, Metaspace, or a Sequence of them: %s",
-			s.Type, otherTokenizersAdvice)
+		return fmt.Errorf("pre_tokenizer is %s; want ByteLevel, Split, Digits, Metaspace, or a Sequence of "+
+			"them: %s", s.Type, otherTokenizersAdvice)
 	}
 	one, err := newSplit(pattern, matches, gaps)
 	if err != nil {
@@ -220,32 +208,28 @@ func (t *Tokenizer) split(s *step) error {
 // metaspace stands for a space in vocabularies made by SentencePiece.
 const metaspace = "▁"
 
-// Patterns of pieces. With metaspaceRuns the tokens are the ones of a text in one piece, unless a token has a
-// metaspace after another character.
-const (
-	metaspaceWords = "▁?[^▁]+|▁"
-	metaspaceRuns  = "▁*[^▁]+|▁+"
-)
-
-// replaceSpaces makes spaces metaspaces, which are all that the text is split by.
-func (t *Tokenizer) replaceSpaces(pattern string) error {
-	if t.metaspace || len(t.splits) > 0 {
-		return errors.New("spaces are replaced after a split; want one Metaspace, or one Replace")
+// splitMetaspaces splits a text before metaspaces, which changes no tokens. With a vocabulary that has a
+// metaspace after another character it does nothing.
+func (t *Tokenizer) splitMetaspaces() (err error) {
+	switch {
+	case !t.metaspace && t.lead != leadAlways:
+		return nil
+	case !t.metaspace || t.byteLevel || len(t.splits) > 0:
+		return errors.New("want a normalizer with a Prepend and then a Replace of spaces by ▁ and no " +
+			"pre_tokenizer, or a Metaspace alone")
 	}
-	t.metaspace = true
 	for token := range t.model.vocabulary {
-		if pattern == metaspaceRuns && strings.Contains(strings.TrimLeft(token, metaspace), metaspace) {
+		if strings.Contains(strings.TrimLeft(token, metaspace), metaspace) {
 			return nil
 		}
 	}
-	one, err := newSplit(pattern, true, true)
-	t.splits = []split{one}
+	words, err := newSplit("▁*[^▁]+|▁+", true, true)
+	t.splits = []split{words}
 	return err
 }
 
 // indexTokens fills the tables of tokens by number, merges, and added tokens.
 func (t *Tokenizer) indexTokens(merges []mergePair) error {
-	const most = 1 << 20 // tokens, four times the largest vocabularies
 	all := maps.Clone(t.model.vocabulary)
 	for token, id := range t.added {
 		if known, ok := all[token]; ok && known != id {
@@ -259,8 +243,9 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		switch {
 		case token == "":
 			return errors.New(`token "" is in the vocabulary; want no empty one`)
-		case id < 0 || id >= most:
-			return fmt.Errorf("token %q is %d; want a number from 0 to %d", token, id, most-1)
+		case id < 0 || id >= disk.MaxTokens:
+			return fmt.Errorf("token %q is %d; want a number from 0 to %d", token, id,
+				disk.MaxTokens-1)
 		case int(id) >= len(t.tokens):
 			t.tokens = append(t.tokens, make([]string, int(id)+1-len(t.tokens))...)
 		case t.tokens[id] != "":

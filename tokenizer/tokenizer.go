@@ -22,20 +22,18 @@ type Tokenizer struct {
 	anyAdded  *regexp.Regexp // matches added tokens; nil without any
 	form      *norm.Form     // Unicode normalisation; may be nil
 	metaspace bool           // spaces become metaspaces
-	lead      lead
+	lead      lead           // when a space is put in front of a text between added tokens
 	splits    []split
 	byteLevel bool // bytes become characters of the byte alphabet
 	model     model
 	tokens    []string // by number; "" for a number without a token
 }
 
-// lead says when a space is put in front of a text between added tokens.
 type lead uint8
 
 const (
-	leadNone    lead = iota
-	leadMissing      // if the text begins with no space
-	leadStart        // the same, and only at the start of the whole text
+	leadMissing lead = iota + 1 // if the text begins with no space
+	leadStart                   // the same, at the start of the whole text alone
 	leadAlways
 )
 
@@ -126,7 +124,7 @@ func (e *encoder) segment(whole string, from, to int) error {
 		first, text = metaspace, strings.ReplaceAll(text, " ", metaspace)
 	}
 	missing := !strings.HasPrefix(text, first) && (e.lead != leadStart || from == 0)
-	if e.lead == leadAlways || e.lead != leadNone && missing {
+	if e.lead == leadAlways || e.lead != 0 && missing {
 		text, space = first+text, len(first)
 	}
 	return e.pieces(text, 0, e.splits, func(piece string, at int) error {

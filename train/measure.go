@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"penstock.example/data"
 	"penstock.example/group"
@@ -23,6 +24,9 @@ type MeasureConfig struct {
 	Batch   int            // rows
 	Chunks  int            // micro-batches; 0 is 1
 	Profile profile.Config // without a Target
+	// Plan says how steps run, if the cut of [BalanceByTime] has to keep Plan.Limit: Plan.Schedules is one
+	// schedule, with Plan.Virtual stages on each of Plan.Devices.
+	Plan plan.Options
 	// Group is the processes that train the model together; nil is this process alone. All members call
 	// the measuring function. Rank 0 measures and sends the result to the others.
 	Group *group.Group
@@ -47,11 +51,16 @@ func measureFirstRows[T any](ctx context.Context, c MeasureConfig, what string, 
 		defer system.TrimProcess()
 		config := c.Profile
 		var input *torch.Tensor
-		if err := torch.Try(func() {
+		limit := config.Device.Memory().Limit
+		if config.LiftLimit {
+			config.Device.SetLimit(0)
+		}
+		err = torch.Try(func() {
 			if input = tensorOf(on, sample.Input); config.Loss != nil {
 				config.Target = []*torch.Tensor{tensorOf(on, sample.Target)}
 			}
-		}); err != nil {
+		})
+		if config.Device.SetLimit(limit); err != nil {
 			return out, fmt.Errorf("train: %s: %w", what, err)
 		}
 		return measure(config, input)
@@ -102,25 +111,99 @@ func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 // Balance is a model cut by measured times.
 type Balance struct {
 	Counts []int            // layers of each stage
-	Times  []plan.StageTime // expected time of each stage for a micro-batch
+	Times  []plan.StageTime // expected time of each stage for a micro-batch; nil with a limit
+	// Lighter is the cuts to try if Counts turns out not to fit, with a limit. The first one needs fewest
+	// bytes, as far as the measurement tells. All cuts of a small model follow. None depends on times.
+	Lighter [][]int
 	// Profile is the measurement. Only rank 0's can be used as pipe.Config.Profile.
 	Profile profile.Profile
 }
 
 // BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut can
 // make it, including transfers and recomputation. The cut does not change the trained weights. The model
-// need not be materialised.
+// need not be materialised. If all policies are Optimal, steps with the cut keep MeasureConfig.Plan's
+// limit, or Counts is the first of Lighter.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, policies []pipe.Checkpoint,
 	config MeasureConfig) (out Balance, err error) {
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
 		return out, err
 	}
 	config.Profile.MicroBatches = min(max(config.Chunks, 1), config.Batch, set.Len())
-	if out.Profile, err = Measure(ctx, model, set, config); err != nil {
-		return out, err
+	limited := config.Plan.Limit > 0 &&
+		!slices.ContainsFunc(policies, func(k pipe.Checkpoint) bool { return k != pipe.Optimal })
+	if limited {
+		config.Profile.Balance = []int{len(model.Layers())}
 	}
-	out.Counts, out.Times, err = cutByTime(out.Profile, policies, config.Profile.MicroBatches)
-	return out, err
+	return measureFirstRows(ctx, config, "timing layers", set,
+		func(c profile.Config, input *torch.Tensor) (out Balance, err error) {
+			if out.Profile, err = profile.Measure(ctx, model, c, input); err != nil {
+				return out, err
+			}
+			out.Counts, out.Times, err = cutByTime(out.Profile, policies, c.MicroBatches)
+			if err == nil && limited && len(out.Profile.Chains[0].Layers) > 0 {
+				err = out.keepLimit(ctx, model, c, config.Plan)
+			}
+			out.Profile.Chains = nil
+			return out, err
+		})
+}
+
+// keepLimit cuts the model within the plan's limit.
+func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile.Config,
+	options plan.Options) error {
+	options.MicroBatches = []int{c.MicroBatches}
+	var machine plan.Machine
+	threads := max(c.Threads, 1)
+	for i := range options.Devices {
+		machine.Devices = append(machine.Devices, plan.Device{Name: fmt.Sprint("device ", i), Threads: threads})
+	}
+	costs, units := unitCosts(model, b.Profile, 0, threads)
+	out := ModelPlan{Units: units}
+	for again, limit := range []int64{options.Limit, 1} { // nothing fits in a byte
+		options.Limit = limit
+		r, err := plan.Search(ctx, plan.Profile{Measured: []plan.Costs{costs}}, machine, options)
+		switch {
+		case err != nil:
+			return err
+		case r.Best != nil:
+			b.Counts, b.Times = out.Layers(r.Best.Balance), nil
+			continue
+		case r.Lightest == nil: // fewer units than stages
+			return nil
+		}
+		if b.Lighter = [][]int{out.Layers(r.Lightest)}; again == 0 {
+			b.Counts, b.Times = b.Lighter[0], nil
+		}
+		break
+	}
+	layers, bytes := b.Profile.Layers, int64(1) // of activations
+	for _, l := range layers {
+		bytes += l.Output + l.Saved
+	}
+	if list := cutsOf(len(layers), len(b.Counts), smallModel/bytes); b.Lighter != nil {
+		b.Lighter = append(b.Lighter, list...)
+	}
+	return nil
+}
+
+// smallModel is the bytes of activations in all cuts of a small model. To measure so many takes seconds.
+const smallModel = 1 << 30
+
+// cutsOf lists all cuts of layers, or none if they are more than most.
+func cutsOf(layers, stages int, most int64) (list [][]int) {
+	if stages == 1 {
+		return [][]int{{layers}}
+	}
+	for n := 1; n <= layers-stages+1; n++ {
+		rest := cutsOf(layers-n, stages-1, most-int64(len(list)))
+		if rest == nil || int64(len(list)+len(rest)) > most {
+			return nil
+		}
+		for _, cut := range rest {
+			list = append(list, append([]int{n}, cut...))
+		}
+	}
+	return list
 }
 
 func cutByTime(p profile.Profile, policies []pipe.Checkpoint, microBatches int) ([]int, []plan.StageTime,

@@ -72,11 +72,13 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
-// mayChange are fields that a resumed run may change. Those of ofMachine are changes if both runs have them.
+// mayChange are fields that a resumed run may change. Fields of ifKnown are compared if both runs have them;
+// those of ofMachine may change.
 var (
 	mayChange = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps",
 		"steps", "epochs", "save_every", "drop_last", "replicas"}
 	ofMachine = []string{"threads", "processes", "balance", "kernels"}
+	ifKnown   = append(slices.Clip(ofMachine), "samples")
 )
 
 // refused reports whether a resumed run may not make the change.
@@ -97,8 +99,9 @@ func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
 	}
 	return slices.DeleteFunc(changes("", saved, given), func(d Change) bool {
 		absent := d.Saved == jsonText(nil) || d.Given == jsonText(nil)
-		return d.top() == "plan" || d.top() == "samples" || d.Field == "data.settings.chosen.tokenizer" ||
-			absent && slices.Contains(ofMachine, d.top())
+		return d.top() == "plan" || d.Field == "data.settings.chosen.tokenizer" ||
+			d.top() == "samples" && d.Field != "samples.tokenizer_sha256" ||
+			absent && slices.Contains(ifKnown, d.top())
 	}), nil
 }
 

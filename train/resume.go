@@ -150,14 +150,17 @@ func (c *Checkpoint) Changes(r Recipe) ([]Change, error) {
 // Check returns a *MismatchError unless a run of this recipe and model can resume the checkpoint. The
 // model need not be materialised.
 func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
-	if was, is := c.Recipe.Samples, r.Samples; was != nil && is != nil && is.OtherTokenizer(*was) {
-		return &MismatchError{c.Path, Change{"the SHA-256 of the tokenizer", was.Tokenizer, is.Tokenizer}}
-	}
 	all, err := c.recipeChanges(r)
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(all, Change.refused); i >= 0 {
+	i := slices.IndexFunc(all, func(c Change) bool { return c.top() == "samples" })
+	if i >= 0 {
+		all[i].Field = "the SHA-256 of the tokenizer" // it explains other changes
+	} else {
+		i = slices.IndexFunc(all, Change.refused)
+	}
+	if i >= 0 {
 		return &MismatchError{c.Path, all[i]}
 	}
 	return c.checkTensors(model)

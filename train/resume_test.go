@@ -139,7 +139,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 		{change: func(r *train.Recipe) { r.Optimizer.Settings = optim.Config{LR: 0.05, Momentum: 0.8} },
 			field: "optimizer.settings.Momentum", saved: "0.9", given: "0.8"},
 		{change: func(r *train.Recipe) { r.Samples = &data.Info{Tokenizer: "other"} },
-			field: "the SHA-256 of the tokenizer", saved: "one", given: "other"},
+			field: "the SHA-256 of the tokenizer", saved: `"one"`, given: `"other"`},
 		{change: func(r *train.Recipe) { r.LRSchedule.Name = "cosine" }, field: "schedule.name",
 			saved: `"constant"`, given: `"cosine"`},
 		{model: nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(16, 13)), field: `tensor "1.bias"`,

@@ -16,8 +16,9 @@ const (
 	MaxText    = 4 << 30          // bytes of text or tables
 	MaxArray   = 64 << 30         // bytes of numbers that are read whole
 	MaxHeader  = 1 << 16          // bytes of an array's header
-	MaxUnzip   = 1 << 30          // bytes of a compressed file after it is unpacked
+	MaxUnzip   = 1 << 28          // bytes of a compressed file after it is unpacked
 	MaxPixels  = 1 << 26          // pixels of a picture
+	MaxTokens  = 1 << 20          // tokens in a vocabulary, four times the largest ones
 	MaxTensors = 1 << 18          // tensors in a file
 	MaxSamples = 1 << 26          // samples that are generated
 	MaxSearch  = 10 * time.Second // time of a search for the next match of a pattern
@@ -35,16 +36,12 @@ func Short(err error) error {
 
 type shortError struct{ error }
 
-func (e shortError) Error() string { return ShortText(e.error.Error()) }
-func (e shortError) Unwrap() error { return e.error }
-
-// ShortText leaves out the middle of a text that is longer than MaxEcho.
-func ShortText(text string) string {
-	if len(text) <= MaxEcho {
-		return text
-	}
+func (e shortError) Error() string {
+	text := e.error.Error()
 	return strings.ToValidUTF8(text[:MaxEcho/2]+" ... "+text[len(text)-MaxEcho/2:], "")
 }
+
+func (e shortError) Unwrap() error { return e.error }
 
 // CheckUTF8 returns an error with the place of the first byte that is not UTF-8.
 func CheckUTF8(text []byte) error {

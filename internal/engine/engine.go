@@ -37,6 +37,15 @@ func Mailed(c *torch.Ctx, value *torch.Tensor) (mailbox, gate *torch.Tensor) {
 // a change of the other. With grad off it is a second handle on t.
 func Branch(c *torch.Ctx, t *torch.Tensor) *torch.Tensor { return c.Op("penstock::branch", t) }
 
+// Root returns a tensor without memory from which backward begins as from t.
+func Root(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
+	defer c.SetGrad(c.SetGrad(true))
+	root := Branch(c, t)
+	c.SetGrad(false)
+	c.Call("aten::set_data", root, c.Empty(t.DType(), 0))
+	return root
+}
+
 // Boundary returns a layer's output t for the next layer: t itself if it is dense ([Dense]), or
 // else a dense copy. Its gradient is made dense too. If t is one of the layer's inputs and its
 // producer does not make gradients dense, the result is a Branch.

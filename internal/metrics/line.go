@@ -56,6 +56,22 @@ type Writer interface {
 	Close() error
 }
 
+// Writers writes to each of several.
+type Writers []Writer
+
+func (w Writers) Step(s Step) error { return w.each(func(one Writer) error { return one.Step(s) }) }
+func (w Writers) Test(t Test) error { return w.each(func(one Writer) error { return one.Test(t) }) }
+func (w Writers) Sync() error       { return w.each(Writer.Sync) }
+func (w Writers) Close() error      { return w.each(Writer.Close) }
+
+func (w Writers) each(f func(Writer) error) error {
+	var errs []error
+	for _, one := range w {
+		errs = append(errs, f(one))
+	}
+	return errors.Join(errs...)
+}
+
 // Seconds converts a time to seconds since 1970 UTC, to the millisecond.
 func Seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 

@@ -182,6 +182,27 @@ func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 	return xs, skips
 }
 
+// Release drops element k of the output of a unit with a graph, which nothing needs any more. Its
+// memory stays as far as the graph or others need it.
+func (e *Execution) Release(c *torch.Ctx, unit, k int) {
+	out := e.at[unit].graph.out
+	t, root := out[k], (*torch.Tensor)(nil)
+	if t == nil || t.IsLeaf() && t.RequiresGrad() || t.Numel() == 0 { // the last if it was released
+		return
+	}
+	if t.RequiresGrad() {
+		root = c.Keep(engine.Root(c, t))
+	}
+	for i := range out {
+		if out[i] == t {
+			out[i] = root
+		}
+	}
+	t.Free()
+	torch.FreeAll(e.at[unit+1].state.xs)
+	e.at[unit+1].state.xs = nil
+}
+
 // Take moves the input of a unit out of the execution. For unit Units it is the segment's output
 // without a graph, or nil if Output has it with a graph only.
 func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {

@@ -202,6 +202,11 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	if done = true; g.made {
 		g.out = keep(n.Ctx, xs)
 		e.at[at].graph = *g
+		if last && e.after && e.s.cfg.Last < len(e.s.cfg.Layers) { // the output was sent already
+			for k := range g.out {
+				e.Release(n.Ctx, at, k)
+			}
+		}
 	}
 	switch {
 	case last && e.after, next.held: // the output was sent already, or is held

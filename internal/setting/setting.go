@@ -37,18 +37,12 @@ type Number float64
 
 // Split returns the assignments in a list. Commas between double quotes are part of a value.
 func Split(list string) []string {
-	all, quoted := []string{""}, false
-	for i := range len(list) {
-		switch c := list[i]; {
-		case c == '"':
-			quoted = !quoted
-		case c == ',' && !quoted:
-			all = append(all, "")
-		default:
-			all[len(all)-1] += list[i : i+1]
-		}
+	const separator = "\x00"
+	parts := strings.Split(list, `"`)
+	for i := 0; i < len(parts); i += 2 { // outside of quotes
+		parts[i] = strings.ReplaceAll(parts[i], ",", separator)
 	}
-	return all
+	return strings.Split(strings.Join(parts, ""), separator)
 }
 
 // Set reads lists of assignments with commas between them. A list has each name once; the last list with a

@@ -32,7 +32,7 @@ func (e *Error) Error() string {
 	if e.Line > 0 {
 		text = fmt.Sprintf("line %d: %s", e.Line, text)
 	}
-	return disk.ShortText(text)
+	return disk.Short(errors.New(text)).Error()
 }
 
 // Unmarshal reads a JSON object into the struct that to points to. Fields with the tag omitzero may be
