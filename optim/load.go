@@ -6,14 +6,16 @@ import (
 	"maps"
 	"slices"
 
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
 
-func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places []Placement) (err error) {
+func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
+	places []Placement) (err error) {
 	if o.state == nil {
 		return errors.New("optim: load after Close")
 	}
-	loaded, saved, counts := map[string]*memory{}, map[string]SavedTensor{}, maps.Clone(steps)
+	loaded, saved, counts := map[string]*memory{}, map[string]safetensors.Tensor{}, maps.Clone(steps)
 	defer func() {
 		if err != nil {
 			free(loaded)
@@ -45,8 +47,8 @@ func (o *optimizer) Load(tensors []SavedTensor, steps map[string]int64, places [
 
 // read moves the state of a place's parameters from saved and counts to loaded. If it fails, loaded has what
 // was allocated.
-func (o *optimizer) read(loaded map[string]*memory, saved map[string]SavedTensor, counts map[string]int64,
-	place Placement) error {
+func (o *optimizer) read(loaded map[string]*memory, saved map[string]safetensors.Tensor,
+	counts map[string]int64, place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})
 	defer c.Close()
 	for _, p := range place.Params {
@@ -67,18 +69,15 @@ func (o *optimizer) read(loaded map[string]*memory, saved map[string]SavedTensor
 			if !ok {
 				return fmt.Errorf("no tensor %q", name)
 			}
-			if t.DType != p.DType() || !slices.Equal(t.Shape, p.Shape()) {
-				return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, p.DType(),
-					p.Shape())
+			if dtype := torch.FileDType(p.DType()); t.DType != dtype || !slices.Equal(t.Shape, p.Shape()) {
+				return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, dtype, p.Shape())
 			}
 			delete(saved, name)
-			data, err := t.Read()
-			if err == nil {
-				err = torch.Try(func() {
-					m.slots = append(m.slots, c.Keep(torch.FromBytes(c, data, p.DType(), p.Shape())))
+			if err := t.Load(func(b []byte) error {
+				return torch.Try(func() {
+					m.slots = append(m.slots, c.Keep(torch.FromBytes(c, b, p.DType(), p.Shape())))
 				})
-			}
-			if err != nil {
+			}); err != nil {
 				return fmt.Errorf("%q: %w", name, err)
 			}
 		}

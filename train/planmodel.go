@@ -365,16 +365,16 @@ func (p *modelPlanner) search(ctx context.Context) error {
 func (p *modelPlanner) reserve(bytes int64) bool {
 	p.reserved += bytes
 	p.Machine.Devices = slices.Clone(p.Machine.Devices)
-	limits := []*int64{&p.Wishes.Limit}
-	for i := range p.Machine.Devices {
-		limits = append(limits, &p.Machine.Devices[i].Bytes)
-	}
 	positive := true
-	for _, limit := range limits {
+	lower := func(limit *int64) {
 		if *limit > 0 { // 0 is no limit
 			*limit -= bytes
 			positive = positive && *limit > 0
 		}
+	}
+	lower(&p.Wishes.Limit)
+	for i := range p.Machine.Devices {
+		lower(&p.Machine.Devices[i].Bytes)
 	}
 	return positive
 }
