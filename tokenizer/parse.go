@@ -97,7 +97,6 @@ func parse(content []byte) (*Tokenizer, error) {
 		t.indexTokens(m.Merges))
 }
 
-// gpt2 returns the tokenizer of a vocab.json and a merges.txt.
 func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
 	t := &Tokenizer{added: map[string]int32{}, byteLevel: true,
 		model: model{vocabulary: v, unknown: -1}}

@@ -231,7 +231,6 @@ func stepTime(c profile.Chain) (micros float64) {
 	return micros
 }
 
-// measureOn measures the model on a device with micro-batches of a number of rows.
 func (p *modelPlanner) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile,
 	error) {
 	config := profile.Config{
