@@ -265,10 +265,8 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		}
 		t.model.merges[[2]int32{ids[0], ids[1]}] = merge{rank, ids[2]}
 	}
-	// Of added tokens at the same position the longest matches.
-	byLength := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
 	var quoted []string
-	for _, token := range slices.SortedFunc(maps.Keys(t.added), byLength) {
+	for token := range t.added {
 		quoted = append(quoted, regexp.QuoteMeta(token))
 	}
 	switch pattern := strings.Join(quoted, "|"); {
@@ -276,6 +274,7 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		return fmt.Errorf("added_tokens have %d bytes; want at most %d", len(pattern), disk.MaxPattern)
 	case pattern != "":
 		t.anyAdded = regexp.MustCompile(pattern)
+		t.anyAdded.Longest()
 	}
 	return nil
 }
@@ -292,10 +291,7 @@ func (p *mergePair) UnmarshalJSON(content []byte) (err error) {
 	} else {
 		err = json.Unmarshal(content, &both)
 	}
-	if err != nil {
-		return err
-	}
-	return p.set(both)
+	return cmp.Or(err, p.set(both))
 }
 
 func (p *mergePair) set(both []string) error {
