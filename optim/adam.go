@@ -44,8 +44,8 @@ func (r *adam) slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
 // temporaries returns 1: the penalised gradient, then the denominator in its place.
 func (r *adam) temporaries() int { return 1 }
 
-func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64, scratch []*torch.Tensor,
-	lr float64) {
+func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	beta1, beta2 := r.Betas[0], r.Betas[1]
 	mean, square := slots[0], slots[1]
 	switch {

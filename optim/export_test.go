@@ -19,8 +19,8 @@ type broken struct {
 	left int
 }
 
-func (b *broken) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64, scratch []*torch.Tensor,
-	lr float64) {
+func (b *broken) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	b.left--
 	if b.left < 0 {
 		c.AddScalar_(slots[0], 1)

@@ -70,7 +70,8 @@ func (o *optimizer) read(loaded map[string]*memory, saved map[string]safetensors
 				return fmt.Errorf("no tensor %q", name)
 			}
 			if dtype := torch.FileDType(p.DType()); t.DType != dtype || !slices.Equal(t.Shape, p.Shape()) {
-				return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, dtype, p.Shape())
+				return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, dtype,
+					p.Shape())
 			}
 			delete(saved, name)
 			if err := t.Load(func(b []byte) error {

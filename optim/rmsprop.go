@@ -46,8 +46,8 @@ func (r *rmsprop) temporaries() int {
 	return 1
 }
 
-func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64, scratch []*torch.Tensor,
-	lr float64) {
+func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	if r.WeightDecay != 0 {
 		g = addOut(c, scratch[1], g, p, r.WeightDecay)
 	}

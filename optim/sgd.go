@@ -39,8 +39,8 @@ func (r *sgd) temporaries() int {
 	return 1
 }
 
-func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64, scratch []*torch.Tensor,
-	lr float64) {
+func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	d := g
 	if r.WeightDecay != 0 {
 		d = addOut(c, scratch[0], g, p, r.WeightDecay)
