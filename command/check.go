@@ -85,7 +85,8 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	err := cmp.Or(
 		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
 		checkPair(s, o.resume || o.autoresume, "--resume", "changed-data"),
-		checkPair(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard", "test-every"),
+		checkPair(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard",
+			"test-every"),
 		checkPair(s, o.validate != "", "--validate", "patience"),
 		checkPair(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
 		checkPair(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),

@@ -273,7 +273,8 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	j.config.Balance, j.config.Profile, j.lighter = cut.Counts, &cut.Profile, cut.Lighter
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	if cut.Times == nil {
-		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n", option.Joined(cut.Counts))
+		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n",
+			option.Joined(cut.Counts))
 		return nil
 	}
 	var each []string

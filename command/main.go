@@ -173,9 +173,9 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 		root.UsageTemplate()))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(), newTokenize(),
-		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
-		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
+	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(),
+		newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()),
+		newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		option.Complete(root) // only if asked, as cobra never frees completions
 	}

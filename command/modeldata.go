@@ -35,7 +35,8 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 		"`PATH` of its files; fashion-mnist has a default, synthetic no files")
 	option.Texts(s, &f.dataSettings, "data-set",
 		"`NAME=VALUE,...` options of the data set; a wrong NAME lists them")
-	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
+	option.Count(s, &f.window, "window", 128,
+		"`N` bytes in a sample of text, or tokens in a sample of tokens")
 }
 
 var dataOnly = []string{"data-dir", "data-set", "window"}

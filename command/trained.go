@@ -35,7 +35,8 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	option.List(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
 		"cpu:0,cpu:1,...)", readDevice)
 	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
-	option.Count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
+	option.Count(s, &f.config.Chunks, "chunks", 0,
+		"`N` micro-batches of each batch (default: as in training)")
 	option.Size(s, &f.limit, "memory-limit",
 		"most memory of each device, as a `SIZE` such as 512MiB (default none)")
 }
