@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"penstock.example/internal/progress"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -50,8 +48,8 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-// reporter shows the progress of a run on stderr, as a bar on a terminal and as lines elsewhere, and
-// the outcome on stdout. With --format json stdout has a line for each step and each validation, too.
+// reporter shows the progress of a run on stderr, and the outcome on stdout. With --format json stdout has a
+// line for each step and each validation, too.
 type reporter struct {
 	stdout, stderr io.Writer
 	lines          *json.Encoder // nil is text
@@ -60,8 +58,9 @@ type reporter struct {
 	names          []string // of devices
 	last           int64    // the number of the run's last step
 
-	bar            *progressbar.ProgressBar         // nil without a terminal
-	showEvaluation func(what string, done, all int) // without a bar
+	task           *progress.Task                   // nil without a terminal
+	state          string                           // of task
+	showEvaluation func(what string, done, all int) // without task
 	shown          time.Time                        // when progress was shown last
 	peaks          highest
 	took, speed    []float64 // of steps: milliseconds, samples a second
@@ -74,29 +73,13 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 	if j.format == "json" {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
-		r.bar = newBar(stderr, r.last-j.loop.Step)
-		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // the first may take long
+		r.task, r.state = progress.New(stderr, "training", ""), "no step was done"
+		r.stderr = r.task
 	}
 	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
 		r.showEvaluation = progress.Successive(stderr, "samples")
 	}
 	return r
-}
-
-const barCells = 15
-
-func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
-	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(barCells), progressbar.OptionThrottle(progress.BarEvery),
-		progressbar.OptionShowDescriptionAtLineEnd(),
-		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
-}
-
-// describe shows a text next to the bar, cut at the width of the terminal.
-func (r *reporter) describe(text string) {
-	width, _ := progress.Width(r.stderr)
-	room := width - barCells - len(" 100% ||  [59m59s:59m59s]  ")
-	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
 
 func (r *reporter) step(s train.StepInfo) error {
@@ -106,31 +89,24 @@ func (r *reporter) step(s train.StepInfo) error {
 	if r.lines != nil {
 		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
 	}
-	every := progress.LineEvery
-	if r.bar != nil {
-		every = progress.BarEvery
-	}
-	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
+	text := fmt.Sprintf("step %d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
+		s.SamplesPerSecond, r.memory(s.Peak))
+	now := time.Now()
+	if r.task != nil {
+		left := time.Duration(r.last-s.Step) * s.Duration
+		r.state = text
+		r.task.Note(fmt.Sprintf("%v left, %s", left.Round(time.Second), text))
+	} else if s.Step == r.last || now.Sub(r.shown) >= progress.LineEvery {
 		r.shown = now
-		text := fmt.Sprintf("%d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
-			s.SamplesPerSecond, r.memory(s.Peak))
-		if r.bar != nil {
-			r.describe(text)
-		} else if _, err := fmt.Fprintln(r.stderr, "step "+text); err != nil {
-			return err
-		}
-	}
-	if r.bar != nil {
-		return r.bar.Add(1)
+		_, err := fmt.Fprintln(r.stderr, text)
+		return err
 	}
 	return nil
 }
 
-func (r *reporter) hasBar() bool { return r.bar != nil && !r.bar.IsFinished() }
-
 func (r *reporter) evaluating(what string, done, all int) {
-	if r.hasBar() {
-		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
+	if r.task != nil {
+		r.task.Note(fmt.Sprintf("%s %d/%d", what, done, all))
 	} else {
 		r.showEvaluation(what, done, all)
 	}
@@ -140,11 +116,6 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 	if r.lines != nil {
 		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
 			v.Partial})
-	}
-	if r.hasBar() {
-		if err := r.bar.Clear(); err != nil {
-			return err
-		}
 	}
 	text := fmt.Sprintf("epoch %d", v.Epoch+1)
 	if v.Partial {
@@ -164,11 +135,12 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 	return err
 }
 
-// endSteps ends the line of the bar if the run ended early.
+// endSteps leaves the last step on the terminal.
 func (r *reporter) endSteps() {
-	if r.hasBar() {
-		_ = r.bar.Exit() // an error of stderr has nowhere to be told
-		r.bar = nil
+	if r.task != nil {
+		r.task.Line(r.state)
+		r.task.End()
+		r.task = nil
 	}
 }
 
@@ -218,11 +190,10 @@ func (r *reporter) done(o doneLine) error {
 				formatBytes(o.PeakResidentBytes))
 		}
 		row(w, "params sha256", o.ParamsSHA256)
-		if o.checkpoint != "" {
-			row(w, "checkpoint", o.checkpoint)
-		}
-		if o.trace != "" {
-			row(w, "trace", o.trace)
+		for _, file := range [][2]string{{"checkpoint", o.checkpoint}, {"trace", o.trace}} {
+			if file[1] != "" {
+				row(w, file[0], file[1])
+			}
 		}
 	})
 }

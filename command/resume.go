@@ -74,7 +74,7 @@ func (j *job) save() (path string, err error) {
 		return "", nil
 	}
 	// Metrics come first, so that each saved step has its line on disk.
-	unwritten := j.measures.writers.Sync()
+	unwritten := j.writers.Sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	if j.unsaved = err != nil; !j.unsaved {
 		j.saved = j.loop.Step

@@ -20,8 +20,7 @@ import (
 	"penstock.example/train"
 )
 
-// newTrain makes the verb, which checks its command line and calls run. args is the whole command line, for
-// the run's page.
+// newTrain makes the verb, which checks its command line and calls run. args is the whole command line.
 func newTrain(args []string, getenv func(string) string,
 	run func(*cobra.Command, runOptions) error) *cobra.Command {
 	var flags trainFlags
@@ -33,16 +32,13 @@ func newTrain(args []string, getenv func(string) string,
 The trained weights do not depend on --stages, --balance, --devices, --schedule,
 --virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
 
-Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running
-step, with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its
-end, also if it fails. Only if its loss is not a number, or one of several processes
-or replicas fails, go on from the last checkpoint (--save-every).
+Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running step,
+with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its end, also if
+it fails, but not if its loss is not a number or another process fails.
 
-Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
-starts them, or with --processes, --rank and --rendezvous. All need the same
-command line, data and program.`,
-		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
-  penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
+Processes share the stages of a run if penstock launch, torchrun, srun or mpirun starts
+them, or with --rank. All need the same command line, data and program.`,
+		Example: `  penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
   penstock train --plan plan.json --out out/planned
   penstock train --out out/planned --resume`,
 		Args: noArguments,
@@ -156,7 +152,7 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{j.measures.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.writeStep, peaks}, j.loop.OnStep...)
 	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
@@ -177,7 +173,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.measures.test(metrics.Test{Step: step, Epoch: j.measures.epoch}, tested); err != nil {
+	if err := j.writeTest(metrics.Test{Step: step, Epoch: j.epoch}, tested); err != nil {
 		return err
 	}
 	sum, err := train.ParamsSHA256(j.group, j.model)
@@ -190,7 +186,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 		PeakResidentBytes: peak, checkpoint: saved, trace: j.traceFile})
 }
 
-// failedError is the error of a run that was open, with advice how to go on.
+// failedError is the error of an open run, with advice how to go on.
 type failedError struct {
 	error
 	advice string
@@ -201,7 +197,6 @@ func (e *failedError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 
-// interruption is the error of a run that a signal ended.
 func (j *job) interruption(step int64, saved string) error {
 	if saved == "" {
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
@@ -219,9 +214,8 @@ func (j *job) failed(err error, advice ...string) error {
 	return &failedError{err, strings.Join(advice, "")}
 }
 
-// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the
-// weights as they were before it. A run goes on from its last checkpoint if it diverged, its step is
-// half done, or it cannot be saved.
+// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
+// as they were. A run goes on from its last checkpoint if it diverged or its step is half done.
 func (j *job) saveAfterFailure(failure error) error {
 	advice := goOn
 	if errors.Is(failure, torch.ErrOutOfMemory) {
@@ -259,9 +253,8 @@ func (j *job) saveAfterFailure(failure error) error {
 	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, j.saved), advice)
 }
 
-// limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns
-// the old GOGC. By default used batches may take as much memory as the data set, which lies on the
-// heap. The data set has no pointers, so frequent collections are cheap.
+// limitGarbage keeps the garbage in Go's heap below 16 MiB and returns the old GOGC. By default used batches
+// may take as much memory as the data set. The data set has no pointers, so collections are cheap.
 func limitGarbage() (before int) {
 	system.TrimProcess() // after reading data and planning
 	var m runtime.MemStats
