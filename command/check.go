@@ -110,9 +110,11 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		f := s.Lookup(name)
+		if given || f == nil || !f.Changed {
+			continue
+		}
 		value := strings.Trim(f.Value.String(), "[]")
-		if !given && f.Changed && (f.Value.Type() != "bool" || value != f.DefValue) {
-			text := strings.TrimSuffix(name+" "+value, " true")
+		if text := strings.TrimSuffix(name+" "+value, " true"); f.Value.Type() != "bool" || value != f.DefValue {
 			return badUsage("--%s has no effect without %s", strings.TrimSpace(text), needed)
 		}
 	}

@@ -20,8 +20,7 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 		return nil
 	}
 	store := j.store()
-	// Another run might remove the checkpoint that is read.
-	j.unlock, err = store.Lock()
+	j.unlock, err = store.Lock() // another run might remove the checkpoint that is read
 	switch {
 	case errors.Is(err, train.ErrLocked):
 		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
@@ -82,7 +81,7 @@ func (j *job) save() (path string, err error) {
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellStart prints the checkpoint and the changes of flags, data and kernels since.
+// tellStart prints the checkpoint and what has changed since.
 func (j *job) tellStart(stderr io.Writer) error {
 	text, was, now := "going on from "+j.from.Path, j.from.Recipe, j.recipe
 	if was.Chunks != now.Chunks { // by --plan auto

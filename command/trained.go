@@ -20,11 +20,10 @@ import (
 
 // trainedFlags choose a checkpoint of a run, and how its model runs.
 type trainedFlags struct {
-	best   bool
-	stages int
-	config pipe.Config
-	limit  int64
-	batch  int
+	best          bool
+	stages, batch int
+	config        pipe.Config
+	limit         int64
 }
 
 func (f *trainedFlags) register(s *pflag.FlagSet) {
@@ -84,10 +83,10 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	for _, d := range t.pipe.Devices() {
 		d.SetLimit(f.limit)
 	}
-	if err := t.pipe.Place(); err != nil {
-		return t, withRemedy(err)
+	if err = t.pipe.Place(); err == nil {
+		err = t.checkpoint.RestoreModel(t.pipe)
 	}
-	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
+	return t, withRemedy(err)
 }
 
 // evenly cuts layers into stages with about the same bytes of parameters.
@@ -111,7 +110,6 @@ func (t *trained) close() (err error) {
 	return err
 }
 
-// settingsOf returns the settings of a choice; nil without.
 func settingsOf(c train.Choice) map[string]any {
 	settings, _ := c.Settings.(map[string]any)
 	return settings
