@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,8 +23,8 @@ import (
 	"penstock.example/train"
 )
 
-// With --plan auto rank 0 measures the model, searches, and sends the plan to all. Checkpoints keep the plan. A
-// run that is resumed under the same circumstances keeps it, for the results of an uninterrupted run.
+// With --plan auto rank 0 measures the model, searches, and sends the plan to all. Checkpoints keep it. A run
+// that is resumed under the same circumstances keeps its plan, for the results of an uninterrupted run.
 
 // planWorld is the circumstances of a plan. Flags that were left out are zero.
 type planWorld struct {
@@ -45,7 +46,6 @@ func (w planWorld) devices() int {
 	return w.Stages
 }
 
-// madePlan is a plan as checkpoints keep it.
 type madePlan struct {
 	World planWorld `json:"world"`
 	Plan  planJSON  `json:"plan"`
@@ -53,11 +53,9 @@ type madePlan struct {
 
 const auto = "auto" // value of --plan
 
-// keptByAuto are flags that --plan auto takes as they are given.
 var keptByAuto = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
 	"memory-limit", "chunks", "threads", "schedule"}
 
-// checkAuto checks flags with --plan auto and records the circumstances of the plan.
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
@@ -126,11 +124,8 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step\n", note, line.inFlags(), micros(line.Step))
 	kept, err := json.Marshal(madePlan{j.world, line})
-	if err != nil {
-		return err
-	}
-	planned, err := j.decide(line)
-	if err != nil {
+	planned, refused := j.decide(line)
+	if err = cmp.Or(err, refused); err != nil {
 		return err
 	}
 	planned.startup, planned.world = j.startup, j.world
@@ -200,12 +195,12 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 		f.schedules = []string{w.Schedule}
 	}
 	info := j.training.Info()
+	show := progress.New(stderr, "planning", "")
+	defer show.End()
 	m, err := j.measured(&info)
 	if err != nil {
 		return planJSON{}, err
 	}
-	show := progress.New(stderr, "planning", "")
-	defer show.End()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
 		return planJSON{}, err

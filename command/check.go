@@ -79,7 +79,6 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	return o.modelFlags.check(s)
 }
 
-// checkPairs refuses flags that have no effect without another.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	several, rate := o.processCount() > 1, o.lrSchedule.name
 	err := cmp.Or(
@@ -106,7 +105,6 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-// checkPair refuses these flags if what they need is not given.
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		f := s.Lookup(name)
@@ -121,7 +119,6 @@ func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) err
 	return nil
 }
 
-// checkCut checks stages, balance, devices and policies.
 func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	model, err := models.New(o.modelName, o.options)
 	if err != nil {
@@ -273,8 +270,7 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	return nil
 }
 
-// placeStages gives each stage the device of its worker, unless --devices has one for each stage. Workers are
-// shared out over processes that call their devices by the same name.
+// placeStages gives each stage the device of its worker, unless --devices has one for each stage.
 func (o *runOptions) placeStages(workers []int, count int) {
 	given, processes := o.config.Devices, o.pipelineProcesses()
 	if given != nil && (len(given) != count || count == o.stages) {

@@ -21,7 +21,6 @@ import (
 	"penstock.example/internal/option"
 )
 
-// configName is the file in --out with the flags of the run.
 const configName = "config.toml"
 
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
@@ -46,7 +45,6 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 var together = [][]string{{"steps", "epochs"},
 	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
 
-// readSaved sets flags from the file that a run has left in --out.
 func readSaved(cmd *cobra.Command, out string) error {
 	file := filepath.Join(out, configName)
 	if _, err := os.Stat(file); out == "" || errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +59,6 @@ func readSaved(cmd *cobra.Command, out string) error {
 	return readConfig(cmd, file, without...)
 }
 
-// readConfig sets the flags in a file that are not given.
 func readConfig(cmd *cobra.Command, file string, without ...string) error {
 	s := cmd.Flags()
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {

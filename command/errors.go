@@ -52,7 +52,6 @@ func overLimit(err error) error {
 	return err
 }
 
-// flagOfField maps fields of configurations to flags, if the names differ.
 var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
@@ -90,7 +89,6 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	return badUsage("--%s: %s", text, advice)
 }
 
-// libraryRemedy matches the advice in errors of the library.
 var libraryRemedy = regexp.MustCompile(`[:;] (use|lower) .*`)
 
 // withRemedy adds to an error of the library the flags that help.

@@ -84,7 +84,6 @@ func probe(flag, path string, inputs ...string) error {
 	return wrongInput(unwritable(flag, path, err))
 }
 
-// unwritable adds the flag and its path to an error of writing.
 func unwritable(flag, path string, err error) error {
 	if err == nil {
 		return nil

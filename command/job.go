@@ -84,13 +84,13 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	return nil, err
 }
 
-func inTurn(ctx context.Context, stderr io.Writer, list ...func(context.Context, io.Writer) error) (err error) {
+func inTurn(ctx context.Context, stderr io.Writer, list ...func(context.Context, io.Writer) error) error {
 	for _, open := range list {
-		if err == nil {
-			err = open(ctx, stderr)
+		if err := open(ctx, stderr); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 func (j *job) close() error {
@@ -139,11 +139,11 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		return err
 	}
 	fingerprint, err := train.Fingerprint(j.training)
-	if err != nil {
-		return err
-	}
 	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
-	if j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed); err != nil {
+	if err == nil {
+		j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed)
+	}
+	if err != nil {
 		return err
 	}
 	if j.heldOut != nil {
@@ -176,9 +176,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		j.recipe.Accumulate = j.accumulate
 	}
 	for _, g := range j.update.Groups {
-		if !slices.ContainsFunc(nn.Params(j.model), func(p nn.NamedParam) bool {
-			return nn.Match(g.Params, p.Name)
-		}) {
+		named := func(p nn.NamedParam) bool { return nn.Match(g.Params, p.Name) }
+		if !slices.ContainsFunc(nn.Params(j.model), named) {
 			return badUsage("--group %s: no parameter of %s has such a name", g.Params, j.modelName)
 		}
 	}
@@ -210,7 +209,6 @@ func splitValidation(training data.Dataset, validate string, seed uint64) (kept,
 	return kept, heldOut, err
 }
 
-// planSteps finds the last step and the learning rate's schedule up to it.
 func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	j.batches = (j.training.Len() + j.batch - 1) / j.batch // an epoch's last batch may be short
 	if j.dropLast {
@@ -287,8 +285,7 @@ func (j *job) measuring(c profile.Config) train.MeasureConfig {
 	return train.MeasureConfig{Group: j.group, Batch: rows, Chunks: j.config.Chunks, Profile: c}
 }
 
-// trainingLoss returns cross entropy, or for regression the squared error. Auxiliary classifiers add 0.3 of
-// their losses.
+// trainingLoss returns the loss of a task. Auxiliary classifiers add 0.3 of their losses.
 func trainingLoss(task data.Task) nn.Loss {
 	loss := nn.CrossEntropy()
 	if task == data.Regression {
@@ -297,7 +294,7 @@ func trainingLoss(task data.Task) nn.Loss {
 	return models.NewAuxiliaryLoss(loss, 0.3)
 }
 
-// openPipe cuts the model and makes the optimizer. Nothing is on a device yet.
+// openPipe cuts the model and makes the optimizer. Nothing is on a device before placePipe.
 func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
 		return err
@@ -309,8 +306,6 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// placePipe puts model and optimizer on their devices, with the state of the checkpoint or the weights of
-// --init.
 func (j *job) placePipe(context.Context, io.Writer) error {
 	err := j.pipe.Place()
 	switch {
@@ -329,12 +324,13 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.from != nil {
 		config.Start = j.from.Position
 		config.Start.Batch = min(config.Start.Batch, j.batches) // there may be fewer samples than before
-		if err := j.tellStart(stderr); err != nil {
-			return err
-		}
+		err = j.tellStart(stderr)
 	}
 	l := &j.loop
-	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
+	if err == nil {
+		l.Loader, err = data.NewLoader(j.training, config)
+	}
+	if err != nil {
 		return err
 	}
 	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.schedule

@@ -52,7 +52,6 @@ On several machines, start penstock train by torchrun, srun, mpirun or Kubernete
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchRun starts the processes with the command line of train and the variables of torchrun.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	port, err := launch.KeepPort()
 	if err != nil {

@@ -48,7 +48,6 @@ type modelFlags struct {
 	data    data.Options   // of --data-set and the model
 }
 
-// check checks the options of the model and of the data set. It reads no files.
 func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	if f.info, err = models.Describe(f.modelName); err != nil {
 		return err
@@ -62,14 +61,12 @@ func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	return err
 }
 
-// tasks are the tasks that models of a kind can be trained for.
 var tasks = map[models.Kind][]data.Task{
 	models.Image:        {data.Classification, data.Regression},
 	models.Segmentation: {data.Segmentation},
 	models.Text:         {data.NextToken},
 }
 
-// checkData checks the options of the data set, and that it has a task of the model.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		return checkPair(s, false, "--data NAME", dataOnly...)
@@ -103,15 +100,13 @@ func (f *modelFlags) misfit(task data.Task) error {
 
 type datasets struct{ training, test data.Dataset }
 
-// open reads the data set. Its errors are usage errors.
 func (f *modelFlags) open() (sets datasets, err error) {
 	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
 	system.TrimProcess() // reading took more memory than the data
 	return sets, wrongInput(err)
 }
 
-// fit returns the model's options for these samples. chosen has the options for the recipe: the ones of --set
-// and the ones fitted to the samples. Its errors are usage errors.
+// fit returns the model's options for these samples. chosen has the options of --set and the fitted ones.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
 	o, chosen = f.options, parseAssignments(f.settings)
 	shape, text, has := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
@@ -148,7 +143,6 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	return o, chosen, nil
 }
 
-// freeze freezes all layers but those of --train-only, if it is given.
 func freeze(model *nn.Sequential, trainOnly []string) error {
 	if trainOnly == nil {
 		return nil
@@ -159,7 +153,6 @@ func freeze(model *nn.Sequential, trainOnly []string) error {
 	return nil
 }
 
-// matchInit compares the file of --init with the model and prints a summary.
 func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	if j.weights.init == "" || j.from != nil {
 		return nil

@@ -68,7 +68,6 @@ type layerLine struct {
 	Parameters int64  `json:"parameters"`
 }
 
-// readModel makes a model without its weights.
 func readModel(name string, set []string) (model *nn.Sequential, line modelLine, err error) {
 	var o models.Options
 	if err := models.Set(name, &o, set); err != nil {

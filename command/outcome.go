@@ -22,15 +22,13 @@ type stepLine struct {
 }
 
 type doneLine struct {
-	Done         bool     `json:"done"`
-	Steps        int64    `json:"steps"`
-	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
-	TestMSE      *float64 `json:"test_mse,omitempty"` // for regression, in place of TestAccuracy
-	ParamsSHA256 string   `json:"params_sha256"`
-	StepMedian   *float64 `json:"step_ms_median"` // null if no step was left to take
-	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
-	// however far stages run ahead. Null if no step was left to take.
-	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
+	Done           bool     `json:"done"`
+	Steps          int64    `json:"steps"`
+	TestAccuracy   *float64 `json:"test_accuracy,omitempty"`
+	TestMSE        *float64 `json:"test_mse,omitempty"` // for regression, in place of TestAccuracy
+	ParamsSHA256   string   `json:"params_sha256"`
+	StepMedian     *float64 `json:"step_ms_median"`   // null if no step was left to take
+	SafeLimitBytes []int64  `json:"safe_limit_bytes"` // see safeLimit; null if no step was left to take
 	// Of the whole process, as the system counts. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
@@ -48,8 +46,7 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-// reporter shows the progress of a run on stderr, and the outcome on stdout. With --format json stdout has a
-// line for each step and each validation, too.
+// reporter shows the progress of a run on stderr, and the outcome or JSON on stdout.
 type reporter struct {
 	stdout, stderr io.Writer
 	lines          *json.Encoder // nil is text
@@ -122,11 +119,10 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 		text += fmt.Sprintf(", ended after step %d", v.Step)
 	}
 	text += fmt.Sprintf(": validation loss %.4f", *v.Loss)
-	if v.Accuracy != nil {
-		text += fmt.Sprintf(", accuracy %.2f %%", 100**v.Accuracy)
-	}
 	if v.MSE != nil {
 		text += fmt.Sprintf(", mean squared error %.4g", *v.MSE)
+	} else {
+		text += fmt.Sprintf(", accuracy %.2f %%", 100**v.Accuracy)
 	}
 	if v.Better {
 		text += ", the best so far"

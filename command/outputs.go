@@ -85,7 +85,6 @@ func (j *job) testing(ctx context.Context) train.Hook {
 	})
 }
 
-// validation returns the validation after each epoch and at the end; nil without --validate.
 func (j *job) validation() *train.Validation {
 	set := j.heldOut
 	if j.validate == partTest {
@@ -121,11 +120,12 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	}
 	var past metrics.History
 	if j.out != "" {
-		if past, err = metrics.Read(filepath.Join(j.out, metrics.FileName)); err != nil {
-			return err
-		}
+		past, err = metrics.Read(filepath.Join(j.out, metrics.FileName))
 	}
-	if j.live, err = report.NewLive(j.describeRun(), past); err != nil {
+	if err == nil {
+		j.live, err = report.NewLive(j.describeRun(), past)
+	}
+	if err != nil {
 		return err
 	}
 	j.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
@@ -156,7 +156,6 @@ func (j *job) recordStep(s train.StepInfo) error {
 	return j.updatePage()
 }
 
-// updatePage shows the page on the dashboard and writes it to --out.
 func (j *job) updatePage() error {
 	var err error
 	if j.live != nil {
@@ -168,8 +167,7 @@ func (j *job) updatePage() error {
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd writes to the page how the run ended. If a resumed run recorded no step, it takes the page
-// in --out. After a failed run an error of writing is ignored.
+// recordEnd writes to the page how the run ended. A resumed run that recorded no step has the page in --out.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.live == nil {
 		return nil
@@ -230,7 +228,6 @@ func (j *job) describeRun() report.Run {
 	return r
 }
 
-// originFacts are the last facts of a page: versions, and under a name the time of now.
 func originFacts(name string) []report.Fact {
 	return []report.Fact{
 		{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},

@@ -21,8 +21,7 @@ import (
 	"penstock.example/train"
 )
 
-// Several replicas of the pipeline may run in one process. Each is then a member of the group, with
-// its own model, pipe, loop and devices. They share the data set.
+// Several replicas may run in one process. Each is a member of the group. They share the data set.
 //
 //	penstock train --replicas 2 --stages 2     process 0  member 0: cpu:0 cpu:1  member 1: cpu:2 cpu:3
 
@@ -93,7 +92,6 @@ func (o *runOptions) devicesPerReplica() (n int) {
 	return n
 }
 
-// members returns the options of each member of the group in this process.
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(o.open)
 	localGroups := make([]*group.Group, o.membersHere)
@@ -178,8 +176,7 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	return err
 }
 
-// failGroup tells the other members why this one fails. It returns err, as a usage error if the first failure
-// of the group is one.
+// failGroup tells the group why this member fails. It returns a usage error if the first failure is one.
 func failGroup(g *group.Group, err error) error {
 	if g == nil || err == nil {
 		return err

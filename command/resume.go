@@ -14,7 +14,6 @@ import (
 
 func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
 
-// openStore locks --out and finds the checkpoint to resume.
 func (j *job) openStore(context.Context, io.Writer) (err error) {
 	if j.out == "" {
 		return nil
@@ -62,8 +61,7 @@ func (j *job) openCheckpoint() error {
 		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
-	j.loop.Plateau = cmp.Or(from.Plateau, j.loop.Plateau)
-	j.saved = from.Step
+	j.loop.Plateau, j.saved = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
 	return nil
 }
 
@@ -81,7 +79,6 @@ func (j *job) save() (path string, err error) {
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellStart prints the checkpoint and what has changed since.
 func (j *job) tellStart(stderr io.Writer) error {
 	text, was, now := "going on from "+j.from.Path, j.from.Recipe, j.recipe
 	if was.Chunks != now.Chunks { // by --plan auto

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,7 +54,6 @@ them, or with --rank. All need the same command line, data and program.`,
 	return configurable(cmd)
 }
 
-// prepare checks the command line before a process meets the others.
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
 	err error) {
 	err = f.takePlan(cmd)
@@ -108,10 +107,10 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	o.numerics.apply()
 	j, err := openJob(ctx, o, stderr)
-	if ctx.Err() != nil && err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the first step; nothing is lost")
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	defer func() {
@@ -173,11 +172,9 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.writeTest(metrics.Test{Step: step, Epoch: j.epoch}, tested); err != nil {
-		return err
-	}
-	sum, err := train.ParamsSHA256(j.group, j.model)
-	if err != nil {
+	err = j.writeTest(metrics.Test{Step: step, Epoch: j.epoch}, tested)
+	sum, failed := train.ParamsSHA256(j.group, j.model)
+	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
 	resident, peak := system.ResidentMemory()
@@ -207,11 +204,11 @@ func (j *job) interruption(step int64, saved string) error {
 const goOn = "; to go on, start it again with --resume"
 
 // failed adds advice to an error, which rank 0 gives for all processes.
-func (j *job) failed(err error, advice ...string) error {
+func (j *job) failed(err error, advice string) error {
 	if j.member.Rank > 0 {
-		advice = nil
+		advice = ""
 	}
-	return &failedError{err, strings.Join(advice, "")}
+	return &failedError{err, advice}
 }
 
 // saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
@@ -235,7 +232,7 @@ func (j *job) saveAfterFailure(failure error) error {
 		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
 	}
 	if j.out == "" {
-		return j.failed(failure)
+		return j.failed(failure, "")
 	}
 	// Outside of a step only this process fails, and the others do not save.
 	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
@@ -243,14 +240,14 @@ func (j *job) saveAfterFailure(failure error) error {
 		path, err := j.save()
 		if path != "" {
 			j.endedWithPeers = true
-			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s", j.loop.Step, path), advice)
+			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice))
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
 	if j.saved == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, j.saved), advice)
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.saved, advice))
 }
 
 // limitGarbage keeps the garbage in Go's heap below 16 MiB and returns the old GOGC. By default used batches

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -18,7 +17,6 @@ import (
 	"penstock.example/train"
 )
 
-// trainedFlags choose a checkpoint of a run, and how its model runs.
 type trainedFlags struct {
 	best          bool
 	stages, batch int
@@ -30,12 +28,10 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
 	option.Count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
-	option.List(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", readDevice)
+	devicesFlag(s, &f.config.Devices)
 	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
 	option.Count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
-	option.Size(s, &f.limit, "memory-limit",
-		"most memory of each device, as a `SIZE` such as 512MiB (default none)")
+	limitFlag(s, &f.limit)
 }
 
 func bestFlag(s *pflag.FlagSet, best *bool) {
@@ -122,12 +118,13 @@ func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
 		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
 			"the Go program that has it, or penstock export", path, r.Model.Name)
 	}
-	settings := settingsOf(r.Model)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		text := fmt.Sprint(settings[name])
-		if err := models.Set(r.Model.Name, &o, []string{name + "=" + text}); err != nil {
-			return nil, fmt.Errorf("checkpoint %s: %w", path, err)
-		}
+	var set []string
+	for name, value := range settingsOf(r.Model) {
+		set = append(set, fmt.Sprint(name, "=", value))
+	}
+	slices.Sort(set)
+	if err := models.Set(r.Model.Name, &o, set); err != nil {
+		return nil, fmt.Errorf("checkpoint %s: %w", path, err)
 	}
 	return models.New(r.Model.Name, o)
 }
