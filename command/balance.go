@@ -126,8 +126,8 @@ func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 		return r, err
 	}
 	counts, costs, err := train.Cut(measured, policies, chunks, slots, f.by == "size")
-	return balanceResult(counts, costs, measured.Layers, map[string]string{"time": "s", "size": "bytes"}[f.by]),
-		err
+	unit := map[string]string{"time": "s", "size": "bytes"}[f.by]
+	return balanceResult(counts, costs, measured.Layers, unit), err
 }
 
 // balanceResult presents a cut with the cost of each stage. layers is nil for --costs.

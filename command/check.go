@@ -84,7 +84,8 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	err := cmp.Or(
 		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
 		checkPair(s, o.resume || o.autoresume, "--resume", "changed-data"),
-		checkPair(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard", "test-every"),
+		checkPair(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard",
+			"test-every"),
 		checkPair(s, o.validate != "", "--validate", "patience"),
 		checkPair(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
 		checkPair(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
@@ -112,8 +113,9 @@ func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) err
 			continue
 		}
 		value := strings.Trim(f.Value.String(), "[]")
-		if text := strings.TrimSuffix(name+" "+value, " true"); f.Value.Type() != "bool" || value != f.DefValue {
-			return badUsage("--%s has no effect without %s", strings.TrimSpace(text), needed)
+		text := strings.TrimSpace(strings.TrimSuffix(name+" "+value, " true"))
+		if f.Value.Type() != "bool" || value != f.DefValue {
+			return badUsage("--%s has no effect without %s", text, needed)
 		}
 	}
 	return nil

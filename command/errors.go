@@ -115,7 +115,7 @@ func withRemedy(err error) error {
 		return fmt.Errorf("%w; resume with the saved flags and data%s, or start anew with another --out", err,
 			changed)
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to use an earlier checkpoint, or take another --out", err, damaged.Path)
+		return fmt.Errorf("%w; remove %s to use an earlier one, or take another --out", err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

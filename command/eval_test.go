@@ -72,6 +72,7 @@ func TestEval(t *testing.T) {
 		"--data synthetic --data-set size=9": "the data have inputs float32 [1 9 9] and outputs 10",
 		"--data text --data-dir x":           "--model mlp is for classification",
 		"--best":                             "--best: there was no validation",
+		"--window 9":                         "--window 9 has no effect without --data text or tokens",
 	} {
 		refuses(t, with([]string{"eval", out}, strings.Fields(line)...), exitUsage, part)
 	}

@@ -73,7 +73,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	namesFlags(s, &f.modelName, &f.settings)
 	option.Path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
-	option.Texts(s, &f.weights.rename, "init-rename", "`OLD=NEW` parts of the names in --init; may be repeated")
+	option.Texts(s, &f.weights.rename, "init-rename",
+		"`OLD=NEW` parts of the names in --init; may be repeated")
 	option.Texts(s, &f.weights.rules.Skip, "init-skip",
 		"`NAME` to skip in --init; * is any text; may be repeated")
 	s.BoolVar(&f.weights.rules.Partial, "init-partial", false, "skip names that --init or the model lacks")
@@ -99,7 +100,8 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.Count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
 	option.Path(s, &f.schedule, "schedule", "`NAME|FILE` of the pipeline's schedule: "+
 		strings.Join(scheduleNames(), ", ")+"; or a file with a program (default gpipe)")
-	option.Count(s, &f.virtual, "virtual", 0, "`N` stages on each device (default 2 if --schedule uses several)")
+	option.Count(s, &f.virtual, "virtual", 0,
+		"`N` stages on each device (default 2 if --schedule uses several)")
 	option.Path(s, &f.planned, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"update running statistics of batch norms once a batch, not once a micro-batch")
@@ -126,13 +128,13 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw (default 0.9,0.999)", option.Number)
 	option.Amount(s, &f.update.Eps, "eps", math.Inf(1), "`E` of adam, adamw and rmsprop (default 1e-8)")
 	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` (default 0.01 for adamw)")
-	option.Texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own decay "+
-		"of parameters; * is any text; may be repeated, the first match counts")
+	option.Texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own "+
+		"decay of parameters; * is any text; may be repeated, the first match counts")
 	f.lrSchedule.name = "constant"
 	s.Var(&option.Value{Text: "constant", Read: f.lrSchedule.read}, "lr-schedule", "`NAME` of the learning "+
 		"rate's schedule: "+strings.Join(rateSchedules, ", ")+"; with options as in step:size=30,gamma=0.1")
-	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, in which the rate rises to --lr")
-	option.Count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps of --lr-schedule (default: the whole run)")
+	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, as the rate rises to --lr")
+	option.Count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps of --lr-schedule (default: the run's)")
 	option.Amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "largest `NORM` of all gradients together")
 	option.Count(s, &f.patience, "patience", 0, "stop after `N` epochs without a lower loss of --validate")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
@@ -147,7 +149,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.Count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
 	option.Path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
 	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1", "`HOST:PORT` of a page that shows the run")
-	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: a Chrome trace, or a picture with .svg")
+	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: Chrome trace, or with .svg a picture")
 	option.Word(s, &f.format, "format", "text", "`FORMAT` of stdout: text, or json in lines", "text", "json")
 	option.Section(s, "Output")
 
@@ -207,13 +209,14 @@ func namesFlags(s *pflag.FlagSet, model *string, set *[]string) {
 }
 
 func optimizerFlags(s *pflag.FlagSet, optimizer *string, momentum *float64) {
-	option.Word(s, optimizer, "optimizer", "sgd", "`NAME` of the optimizer: "+strings.Join(optim.Names(), ", "),
-		optim.Names()...)
-	option.Amount(s, momentum, "momentum", 1, "`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
+	option.Word(s, optimizer, "optimizer", "sgd", "`NAME` of the optimizer: "+
+		strings.Join(optim.Names(), ", "), optim.Names()...)
+	option.Amount(s, momentum, "momentum", 1,
+		"`M` of sgd and rmsprop, from 0 to below 1 (default 0.9 for sgd)")
 }
 
 func trainOnlyFlag(s *pflag.FlagSet, to *[]string) {
-	option.Texts(s, to, "train-only", "`NAME` of layers to train; * is any text; may be repeated (default all)")
+	option.Texts(s, to, "train-only", "`NAME` of layers to train, * any text; may be repeated (default all)")
 }
 
 func devicesFlag(s *pflag.FlagSet, to *[]torch.Device) {
@@ -221,5 +224,5 @@ func devicesFlag(s *pflag.FlagSet, to *[]torch.Device) {
 }
 
 func limitFlag(s *pflag.FlagSet, to *int64) {
-	option.Size(s, to, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB (default none)")
+	option.Size(s, to, "memory-limit", "most memory of each device, as `SIZE` such as 512MiB (default none)")
 }

@@ -63,8 +63,8 @@ type job struct {
 func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
 	j := &job{runOptions: o}
 	_, missing := os.Stat(o.out)
-	err := inTurn(ctx, stderr, j.openGroup, j.listen, j.openData, j.planSteps, j.agree, j.openStore, j.matchInit,
-		j.openTrace, j.applyAutoPlan)
+	err := inTurn(ctx, stderr, j.openGroup, j.listen, j.openData, j.planSteps, j.agree, j.openStore,
+		j.matchInit, j.openTrace, j.applyAutoPlan)
 	if _, live := progress.Width(stderr); live {
 		p := progress.New(stderr, "preparing", "")
 		defer p.End()

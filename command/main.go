@@ -61,7 +61,7 @@ func Main(own ...interface{ register() error }) {
 			os.Exit(exitUsage)
 		}
 	}
-	// These signals ask for an orderly end. Ctrl-C again ends the process at once; the others may be repeated.
+	// These signals ask for an orderly end. Ctrl-C again ends the process at once; others may be repeated.
 	asks := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
 		asks = append(asks, syscall.SIGHUP)
@@ -164,9 +164,9 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 		root.UsageTemplate()))
 	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(), newTokenize(),
-		configurable(newBalance()), configurable(newProfile()), configurable(newPlan()), newRemat(),
-		newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
+	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(),
+		newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()),
+		newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		option.Complete(root) // only if asked, as cobra never frees completions
 	}

@@ -202,7 +202,8 @@ func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 
 // lighterCuts returns the cuts with a layer less on a stage of the device that lacks most.
 func lighterCuts(balance []int, short *plan.MemoryError) (list [][]int) {
-	worst := slices.MaxFunc(short.Stages, func(a, b plan.Shortage) int { return cmp.Compare(a.Least, b.Least) })
+	worst := slices.MaxFunc(short.Stages,
+		func(a, b plan.Shortage) int { return cmp.Compare(a.Least, b.Least) })
 	for _, s := range append([]int{worst.Stage}, worst.Others...) {
 		for _, to := range []int{s - 1, s + 1} {
 			if balance[s] > 1 && to >= 0 && to < len(balance) {

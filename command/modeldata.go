@@ -30,8 +30,8 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+
 		defaultText, data.Names()...)
 	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic none")
-	option.Texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` options of the data; a wrong NAME lists them")
-	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens in a sample of tokens")
+	option.Texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` of the data; a wrong NAME lists them")
+	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens of tokens")
 }
 
 var dataOnly = []string{"data-dir", "data-set", "window"}
@@ -137,7 +137,8 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 		*p.set = cmp.Or(*p.set, p.data)
 		if chosen[p.name] = *p.set; *p.set < p.data || !text && *p.set != p.data {
 			remedy := map[bool]string{true: "want at least as many", false: "leave it out"}[text]
-			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data, remedy)
+			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data,
+				remedy)
 		}
 	}
 	return o, chosen, nil

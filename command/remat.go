@@ -265,7 +265,8 @@ of penstock remat compare.`,
 		if err != nil {
 			return r, err
 		}
-		r.file, err = draw.Curve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points, usual)
+		r.file, err = draw.Curve(chainTitle(c, args[0])+", "+counted(len(c.Layers), "layer"), c, points,
+			usual)
 		r.line, r.text = points, func(w io.Writer) {
 			fmt.Fprintf(w, "%d plans from %s to %s\n", len(points), formatBytes(points[0].Peak),
 				formatBytes(points[len(points)-1].Peak))

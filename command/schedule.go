@@ -58,8 +58,9 @@ through a pipeline. NAME is a schedule:
 				return badUsage("%s", message(err))
 			}
 			links, err := shape.links(cmd)
-			err = cmp.Or(err, checkPair(cmd.Flags(), format == "grid" || format == "svg", "--format grid or svg",
-				"times", "latency", "bandwidth", "activation"))
+			drawn := format == "grid" || format == "svg"
+			err = cmp.Or(err, checkPair(cmd.Flags(), drawn, "--format grid or svg", "times",
+				"latency", "bandwidth", "activation"))
 			if err != nil {
 				return err
 			}
@@ -105,7 +106,8 @@ const scheduleUnit = time.Millisecond
 func (s *scheduleShape) register(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	option.Count(flags, &s.devices, "stages", 0, "`P` devices of the pipeline")
-	option.Count(flags, &s.virtual, "virtual", 0, "`V` stages on each device, if NAME has several (default 2)")
+	option.Count(flags, &s.virtual, "virtual", 0,
+		"`V` stages on each device, if NAME has several (default 2)")
 	option.Count(flags, &s.chunks, "chunks", 0, "`M` micro-batches of a step")
 	s.forward, s.input, s.weight = 1, 1, 1
 	flags.Var(&option.Value{Text: "f=1,i=1,w=1", Read: func(text string) error {

@@ -107,7 +107,8 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 			r.line = line
 			line.Page = report.Planned(p.title+", planned", p.Result, p.Profile.Measured)
 			line.Page.Facts = append([]report.Fact{
-				{Name: "Step", Value: micros(line.Step) + "; " + p.bound()}, {Name: "Plan", Value: line.inFlags()},
+				{Name: "Step", Value: micros(line.Step) + "; " + p.bound()},
+				{Name: "Plan", Value: line.inFlags()},
 				{Name: "Devices", Value: strings.Join(line.Devices, ", ")}}, originFacts("Planned")...)
 			r.text = func(w io.Writer) { p.show(w, line) }
 			r.file, err = json.Marshal(line)
@@ -194,8 +195,8 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	case !model && !machine && f.stages == 0:
 		return badUsage("want --stages P, the number of devices, or --machine FILE")
 	case fixed && f.virtual != nil:
-		return badUsage("--virtual %s has no effect with --schedule %s; leave it out", option.Joined(f.virtual),
-			option.Joined(f.schedules))
+		return badUsage("--virtual %s has no effect with --schedule %s; leave it out",
+			option.Joined(f.virtual), option.Joined(f.schedules))
 	case f.replicas != nil && f.batch == 0:
 		return badUsage("--replicas %s: want --batch N with it", option.Joined(f.replicas))
 	}

@@ -30,7 +30,7 @@ func (f *trainedFlags) register(s *pflag.FlagSet) {
 	option.Count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	devicesFlag(s, &f.config.Devices)
 	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
-	option.Count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of each batch (default: as in training)")
+	option.Count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of a batch (default: as in training)")
 	limitFlag(s, &f.limit)
 }
 

@@ -14,10 +14,8 @@ type Batch struct {
 	Target []Value // of the loss; for Step alone
 	// Step is the number of the step, which with Config.Seed seeds dropout. Nil is one more than the
 	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
-	Step *int64
-	// Training makes Infer behave as a training step: dropout drops, batch norm uses the
-	// micro-batch, and running statistics move. Other calls ignore it.
-	Training bool
+	Step     *int64
+	Training bool           // makes Infer run the layers as in training; other calls ignore it
 	Extras   map[string]any // values that are no tensors, for every layer and micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Until then
 	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
@@ -59,8 +57,7 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of a list that a stage reads. With whole no value needs rows;
-// then the list counts as one row.
+// countRows is the number of rows of a list that a stage reads. With whole, no rows count as one.
 func countRows(what string, list []Value, whole bool, stage *Stage) (int64, error) {
 	rows := int64(-1)
 	for i, v := range list {

@@ -229,7 +229,6 @@ func PerStage(policies ...Checkpoint) Checkpoint {
 	return Checkpoint(strings.Join(words, ","))
 }
 
-// String is the text of the policy or list.
 func (k Checkpoint) String() string { return cmp.Or(string(k), string(ExceptLast)) }
 
 // Stages lists the policies of stages 0 to stages-1. It fails with a *ConfigError.

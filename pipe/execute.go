@@ -37,9 +37,6 @@ type pass struct {
 
 // execute performs a part of the plan's program within a call that was entered. It returns the
 // first failure when every worker has ended. It undoes a training run that fails.
-//
-//	worker 0   begin, actions, end ──┐ over ── undo, if one has failed
-//	worker 1   begin, actions, end ──┘
 func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, error) {
 	p := r.p
 	if err := ctx.Err(); err != nil {
@@ -303,7 +300,6 @@ type Error struct {
 	Err               error         // a *torch.Error, a *PanicError, or the error of a link
 }
 
-// Error gives the place, the cause and, if known, the remedy.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("pipe: stage %d, micro-batch %d", e.Stage, e.MicroBatch)
 	if e.Layer != "" {
@@ -324,5 +320,4 @@ func remedy(err error) string {
 	return ""
 }
 
-// Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Err }

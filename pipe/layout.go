@@ -28,8 +28,7 @@ type stageSkip struct {
 	to    []location // on the stages that pop it, in ascending order
 }
 
-// location is a stage and an index in the stage's skips or ties.
-type location struct{ stage, index int }
+type location struct{ stage, index int } // the index is in the stage's skips or ties
 
 // connect fills in the skips and ties of stages with layers.
 func connect(stages []*Stage, routes []nn.SkipRoute) {
@@ -93,7 +92,6 @@ type tie struct {
 // received reports whether the parameter lives on an earlier stage.
 func (t tie) received() bool { return t.from.stage >= 0 }
 
-// tensor is the parameter or its replica.
 func (t tie) tensor() *torch.Tensor { return t.handles[0].Tensor() }
 
 // home is the stage on which the parameter of a received tie lives, and the tie there.

@@ -11,8 +11,7 @@ import (
 
 // The stages of a pipe may be in several processes, the members of a group. The program moves
 // parcels between them. They meet to exchange the loss, the norms of gradients, and the end of each
-// phase of an update. A failure within a step fails the group, since messages may be in flight. All
-// processes return the error of the process that failed first.
+// phase of an update. A failure within a step fails the group, since messages may be in flight.
 
 // meet is group.Meet of the pipe's processes. It also exchanges the memory of their devices.
 func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error) ([]T, error) {

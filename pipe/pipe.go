@@ -64,8 +64,7 @@ type Pipe struct {
 	spare    sync.Pool // empty [][]microBatch, by stage and micro-batch
 }
 
-// membersDevices has the rank of the member of a group that uses a device, of the members in this process.
-// Two members would share an account and a limit.
+// membersDevices has the rank of the member in this process that uses a device, with its account.
 var membersDevices sync.Map
 
 func (p *Pipe) startWorkers() error {
@@ -377,10 +376,8 @@ func (p *Pipe) placeStage(stage int, c *torch.Ctx) error {
 	return nil
 }
 
-// Model is the whole model.
 func (p *Pipe) Model() *nn.Sequential { return p.model }
 
-// optimal reports whether any stage has the policy Optimal.
 func (p *Pipe) optimal() bool { return slices.Contains(p.cfg.policies, Optimal) }
 
 // memoryError is a *plan.MemoryError for errors.As, and torch.ErrOutOfMemory for errors.Is.

@@ -35,8 +35,7 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 }
 
 // DeviceNames are the names of the distinct devices, in the order of their first stage. If a name
-// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0. Devices must have
-// an element for each stage, and Ranks, too, or be nil.
+// occurs in two processes, all names begin with the rank, such as rank:1/cuda:0.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
 	by, number, again := "rank", cfg.Ranks, false

@@ -113,7 +113,6 @@ func (p *Pipe) checkNoSummedGrads() error {
 	return nil
 }
 
-// noteGrads is called after a backward.
 func (r *run) noteGrads() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
 
 // reduce sums a stage's gradients over the replicas. Buffers get the values of replica 0.

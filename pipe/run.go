@@ -108,9 +108,8 @@ type Run struct {
 	inputGrads []*torch.Tensor // of a batch within a layer, until they are taken
 }
 
-// Forward runs the training forward over all stages and keeps the tensors for backward. After it
-// running statistics have moved, even if Backward fails. It fails as Step does, and with a
-// *ConfigError if the schedule puts backwards before forwards.
+// Forward runs the training forward over all stages and keeps the tensors for backward. It fails as
+// Step does, and with a *ConfigError if the schedule puts backwards before forwards.
 func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 	leave, err := p.enter("Forward")
 	if err != nil {
@@ -142,7 +141,6 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 // the backward of the caller's loss, in any Ctx, gives the gradients for Backward.
 func (run *Run) Output() []*torch.Tensor { return run.r.outputs }
 
-// MicroBatches is the number of micro-batches.
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
 // Backward adds to the gradients of the parameters and closes the run. grads are the gradients of
@@ -226,8 +224,7 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 	return grads, nil
 }
 
-// InputGrads returns the gradients of the inputs of a batch within a layer, after a backward, nil
-// if absent. The caller owns them. An input that occurs twice has its gradient at its first place.
+// InputGrads moves the gradients of the inputs of a batch within a layer to the caller; nil are absent.
 func (run *Run) InputGrads() []*torch.Tensor {
 	out := run.inputGrads
 	run.inputGrads = nil

@@ -5,16 +5,14 @@ import (
 	"sync"
 
 	"penstock.example/internal/engine"
+	"penstock.example/internal/link"
 	"penstock.example/schedule"
 	"penstock.example/torch"
 )
 
-// Two runs differ in the memory of sent values, which wait on the device until they are received.
-// The most bytes are predicted by a plan with costs. Otherwise they are, over the actions of a run,
-//
-//	the peak of the action
-//	+ values that were received before the end of the action, but in another run may be received
-//	  later (schedule.Graph.LatestReceives)
+// Two runs differ in the memory of sent values, which wait on the device until they are received. A
+// plan with costs predicts the most bytes. Without one, the values that were received before the end
+// of an action, but may be received later (schedule.Graph.LatestReceives), add to the action's peak.
 
 // SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
 // enough to repeat all calls so far. A measured peak may not be enough, as a neighbour may receive
@@ -106,11 +104,13 @@ func (l *ledger) note(id int) {
 	}
 }
 
-func storageBytes(list ...*torch.Tensor) (bytes int64) {
-	once, _ := torch.Distinct(list)
-	for _, t := range once {
-		if t != nil {
-			_, n := t.Storage()
+// bytesOf is the bytes of a parcel's tensors.
+func bytesOf(p link.Parcel) (bytes int64) {
+	seen := map[*torch.Tensor]bool{nil: true}
+	for _, v := range slices.Concat(p.Lists()...) {
+		if !seen[v.Tensor] {
+			seen[v.Tensor] = true
+			_, n := v.Tensor.Storage()
 			bytes += n
 		}
 	}

@@ -167,12 +167,11 @@ func (r *run) open(plan *prepared) {
 // setLoss makes a loss the last layer of the last stage. The batch must have targets for it.
 func (r *run) setLoss(loss nn.Loss) error {
 	r.loss = loss
-	total, err := countRows("target", r.batch.Target, false, r.p.last())
-	if err == nil && total != r.total {
-		err = fmt.Errorf("pipe: the input has %d rows, the target %d; want the same", r.total, total)
-	}
-	if err != nil {
+	switch total, err := countRows("target", r.batch.Target, false, r.p.last()); {
+	case err != nil:
 		return err
+	case total != r.total:
+		return fmt.Errorf("pipe: the input has %d rows, the target %d; want the same", r.total, total)
 	}
 	c := torch.NewCtx(torch.Options{Device: r.p.last().Device})
 	defer c.Close()
@@ -187,7 +186,7 @@ func (r *run) setLoss(loss nn.Loss) error {
 		for _, part := range r.parts {
 			r.weights = append(r.weights, weigh(part))
 		}
-		r.weight = cmp.Or(r.batch.TotalWeight, weigh(rows{0, total}))
+		r.weight = cmp.Or(r.batch.TotalWeight, weigh(rows{0, r.total}))
 	})
 }
 

@@ -38,12 +38,13 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 	r.eachMove(a,
 		func() {
 			p.Add(state.outputValues(c, assumed))
-			for _, v := range p.Lists()[0] {
-				alone += storageBytes(v.Tensor) // unless the graph needs it
-			}
+			alone = bytesOf(p) // unless the graph needs it
 		},
 		func(at, _ int) {
-			alone += storageBytes(state.skips[at].sent)
+			if s := state.skips[at].sent; s != nil {
+				_, bytes := s.Storage()
+				alone += bytes
+			}
 			p.Add(state.stashed(c, stage, at, assumed))
 		},
 		func(at, _ int) {
@@ -57,25 +58,21 @@ func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
 // sendGradient sends an earlier stage the gradients of its values; nil are absent.
 func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	state := r.state(a)
-	p, alone := link.Parcel{Device: r.p.stages[a.Stage].Device}, int64(0)
-	add := func(grads ...*torch.Tensor) {
-		alone += storageBytes(grads...)
-		p.Add(link.Values(grads...))
-	}
+	p := link.Parcel{Device: r.p.stages[a.Stage].Device}
 	r.eachMove(a,
 		func() {
-			add(state.inGrad...)
+			p.Add(link.Values(state.inGrad...))
 			state.inGrad = nil
 		},
 		func(_, at int) {
-			add(state.skips[at].back...)
+			p.Add(link.Values(state.skips[at].back...))
 			state.skips[at].back = nil
 		},
 		func(_, at int) {
-			add(state.ties[at].back)
+			p.Add(link.Values(state.ties[at].back))
 			state.ties[at].back = nil
 		})
-	return r.send(c, a, p, alone)
+	return r.send(c, a, p, bytesOf(p))
 }
 
 // send sends a parcel. alone is the bytes that nothing else holds.

@@ -24,7 +24,6 @@ type UpdateError struct {
 	Err  error
 }
 
-// Error gives the device, the cause and the remedy.
 func (e *UpdateError) Error() string {
 	s := fmt.Sprintf("pipe: update on %v: %v", e.Device, e.Err)
 	switch {
@@ -36,7 +35,6 @@ func (e *UpdateError) Error() string {
 	return s
 }
 
-// Unwrap is the cause.
 func (e *UpdateError) Unwrap() error { return e.Err }
 
 // Update steps an optimizer on all stages and drops all gradients. It fails with ErrAccumulating

@@ -70,7 +70,8 @@ func (f *looked) later(layer int) (bytes int64) {
 	for k, e := range out {
 		same := func(o element) bool { return o.block == e.block }
 		others := slices.Concat(out[:k], f.at[layer+1][len(out):])
-		if b := e.block; b.creator != nobody && b.saver != nobody && b.first > layer && !slices.ContainsFunc(others, same) {
+		b := e.block
+		if b.creator != nobody && b.saver != nobody && b.first > layer && !slices.ContainsFunc(others, same) {
 			bytes += b.bytes
 		}
 	}

@@ -3,6 +3,7 @@ package shim_test
 import (
 	"go/build"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -60,6 +61,19 @@ func TestUnitsIncludeTheirFolders(t *testing.T) {
 			if strings.Count(string(text), line+"\n") != 1 {
 				t.Errorf("%s: want one line %s", unit, line)
 			}
+		}
+	}
+}
+
+// A build without cgo or without libtorch ends with an error that names the packages to install.
+func TestBuildsThatLackSomething(t *testing.T) {
+	for _, row := range []struct{ name, line string }{
+		{"cgo", "CGO_ENABLED=0 go build ."},
+		{"libtorch", "${CXX:-g++} -std=c++20 -fsyntax-only -nostdinc -Inative -Wfatal-errors native/runtime.cpp"},
+	} {
+		out, err := exec.Command("sh", "-c", row.line).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), row.name) || !strings.Contains(string(out), "libtorch-dev") {
+			t.Errorf("without %s: %v: %s", row.name, err, out)
 		}
 	}
 }

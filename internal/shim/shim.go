@@ -133,8 +133,8 @@ func Describe(h Handle) Description {
 	var out [C.PS_DESCRIPTION]int64
 	C.ps_describe(tensor(h), (*C.int64_t)(unsafe.Pointer(&out[0])))
 	return Description{
-		DType: int(out[0]), DeviceType: int(out[1]), DeviceIndex: int(out[2]), Leaf: out[4] != 0,
-		Shape: append([]int64(nil), out[9:9+out[8]]...),
+		DType: int(out[0]), DeviceType: int(out[1]), DeviceIndex: int(out[2]), Leaf: out[3] != 0,
+		Shape: append([]int64(nil), out[5:5+out[4]]...),
 	}
 }
 

@@ -10,7 +10,7 @@
 package native
 
 /*
-#cgo CXXFLAGS: -std=c++20 -I${SRCDIR} -O2 -g0 -Wall -Wfatal-errors
+#cgo CXXFLAGS: -std=c++20 -O2 -g0 -Wall -Wfatal-errors
 #cgo LDFLAGS: -ltorch_cpu -lc10 -ldl -Wl,--unresolved-symbols=report-all
 */
 import "C"

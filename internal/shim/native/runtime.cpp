@@ -13,6 +13,5 @@
 #include "runtime/op.cpp"
 #include "runtime/peak.cpp"
 #include "runtime/spans.cpp"
-#include "runtime/streams.cpp"
 #include "runtime/tensor.cpp"
 #include "runtime/threads.cpp"

@@ -70,16 +70,14 @@ void ps_take_list(uint64_t list, int32_t n, ps_tensor* out);
 // --- tensors (tensor.cpp) ---
 void ps_retain(ps_tensor);
 void ps_release(ps_tensor);
-// Describes t: out[0] dtype (c10::ScalarType), [1] device type, [2] device index, [3] requires grad, [4] is leaf, [5] contiguous,
-// [6] bytes of its storage, [7] address of its storage, [8] number of dimensions, then the sizes. out has room for PS_DESCRIPTION numbers: libtorch's own limit of 64 dimensions.
-enum { PS_DESCRIPTION = 9 + 64 };
+// Describes t: out[0] dtype (c10::ScalarType), [1] device type, [2] device index, [3] is leaf, [4] number of
+// dimensions, then the sizes. out has room for PS_DESCRIPTION numbers: libtorch's own limit of 64 dimensions.
+enum { PS_DESCRIPTION = 5 + 64 };
 void ps_describe(ps_tensor, int64_t* out);
 // The short questions, answered without describing the rest.
 int32_t ps_dtype(ps_tensor);
 int32_t ps_requires_grad(ps_tensor);
-int32_t ps_dims(ps_tensor);
 int64_t ps_numel(ps_tensor);
-int32_t ps_same_shape(ps_tensor, ps_tensor);
 uintptr_t ps_storage(ps_tensor, int64_t* bytes);        // the address of its storage, and the bytes
 // The identity of a tensor's storage, which no other storage gets until it is dropped, although the memory is freed in its time.
 uint64_t ps_storage_hold(ps_tensor);
@@ -144,11 +142,7 @@ void ps_account_get(int32_t, ps_account*);
 void ps_account_limit(int32_t, int64_t limit);  // 0 = none; free blocks beyond it go back to the system
 void ps_account_reset_peak(int32_t);
 void ps_account_raise_peak(int32_t, int64_t peak);  // to at least so much
-// What waits for another device's worker (loans.hpp). lend says that t's block does, and gives its bytes; it returns the loan, or 0 if the block is not the account's. A loan ends when its block is freed, or with
-// end_loan. own is the most bytes that were live at a time, lent ones aside, since it was asked last.
-uint64_t ps_account_lend(int32_t, ps_tensor t, int64_t* bytes);
-void ps_account_end_loan(int32_t, uint64_t loan);
-int64_t ps_account_own(int32_t);
+int64_t ps_account_own(int32_t);  // the most live bytes since it was asked last
 void ps_account_trim(int32_t);  // gives cached blocks back to the system
 void ps_heap_trim(void);        // gives back what malloc keeps free, of any thread
 
@@ -160,8 +154,6 @@ int64_t ps_thread_tag(void);
 const char* ps_blas_core(void);                // the BLAS kernel set in use, or ""
 const char* ps_blas_version(void);             // such as "OpenBLAS 0.3.21" or "MKL 2024.2", or ""
 const char* ps_onednn_version(void);           // such as "3.13.3", or ""
-// What computes a linear layer of so many rows: "Penstock", "oneDNN" or "BLAS".
-const char* ps_linear_by(int64_t rows, int64_t out, int64_t in);
 const char* ps_blas_better_core(void);         // the set that this processor should use instead, or NULL: the one in use is right, or unknown
 ps_error* ps_blas_use_core(const char* core);  // call before the first BLAS call of any thread
 const char* ps_aten_kernels(void);             // the instruction set that ATen's own kernels use, such as "AVX512", or ""
@@ -205,9 +197,6 @@ ps_error* ps_nccl_error(ps_nccl);                     // what has failed meanwhi
 void ps_nccl_abort(const ps_nccl* comms, int32_t n);      // ends what was queued, and frees the communicators
 void ps_nccl_close(const ps_nccl* comms, int32_t n, const volatile int32_t* stop);  // frees them when what was queued is done
 ps_error* ps_gpu_uuid(int32_t device_index, char out[33]);  // what no other GPU of any machine has, in hex
-
-// --- standard streams (streams.cpp) ---
-int32_t ps_closed_at_start(int32_t fd);  // whether fd 0, 1 or 2 was closed when the process began
 
 const char* ps_version(void);
 const char* ps_library(void);             // the file of libtorch_cpu, or ""

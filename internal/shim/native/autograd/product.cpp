@@ -135,11 +135,3 @@ at::Tensor linear_for_weight(const at::Tensor& dy, const at::Tensor& x, at::Tens
 }
 
 }  // namespace ps
-
-const char* ps_linear_by(int64_t rows, int64_t out, int64_t in) {
-  switch (ps::fastest(rows, out, in)) {
-    case ps::By::streamed: return "Penstock";
-    case ps::By::onednn: return "oneDNN";
-    default: return "BLAS";
-  }
-}

@@ -5,7 +5,6 @@
 #include "account.hpp"
 #include "arena.hpp"
 #include "../internal.hpp"
-#include "loans.hpp"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <malloc.h>
 #include <mutex>
+#include <utility>
 
 namespace ps {
 
@@ -30,9 +30,9 @@ static_assert(sizeof(Header) <= kAlign, "the header lives in the alignment in fr
 
 struct Account {
   std::mutex mutex;
-  int64_t live = 0, peak = 0, limit = 0;
+  int64_t live = 0, limit = 0;
+  int64_t peak = 0, own = 0;  // since they were reset
   Arena arena;
-  Loans loans;
 };
 
 // Never destroyed: tensors in static storage are freed after our destructors would have run.
@@ -49,13 +49,13 @@ Account* accounts() {
 void* take(size_t n) {
   const int32_t index = current_account;
   const auto size = static_cast<int64_t>(n);
-  const Reserved reserved = reserve(index, size);
+  const int64_t live = reserve(index, size);
   const Block block = accounts()[index].arena.get(n + kAlign);
   if (block.base == nullptr) {
-    discharge(index, size, nullptr);
+    discharge(index, size);
     ps::refuse(index, size, "");
   }
-  count_peak(index, reserved);
+  count_peak(index, live);
   *static_cast<Header*>(block.base) = {index, size, block};
   return static_cast<char*>(block.base) + kAlign;
 }
@@ -63,18 +63,8 @@ void* take(size_t n) {
 void put(void* data) {
   if (data == nullptr) return;
   const Header h = *reinterpret_cast<Header*>(static_cast<char*>(data) - kAlign);
-  discharge(static_cast<int32_t>(h.account), h.size, data);
+  discharge(static_cast<int32_t>(h.account), h.size);
   accounts()[h.account].arena.put(h.block);
-}
-
-// The account of a block, and its bytes; whether it is charged to any.
-bool find(const c10::DataPtr& data, int32_t* account, int64_t* bytes) {
-  if (data.get() == nullptr) return false;
-  if (data.get_deleter() != &put) return gpu_memory != nullptr && gpu_memory->find(data, account, bytes);
-  const auto& h = *reinterpret_cast<Header*>(static_cast<char*>(data.get_context()) - kAlign);
-  *account = static_cast<int32_t>(h.account);
-  *bytes = h.size;
-  return true;
 }
 
 // The members repeat c10::Allocator's virtual functions without `override`: their constness and number differ between
@@ -97,26 +87,24 @@ const bool installed = [] {
 
 }  // namespace
 
-Reserved reserve(int32_t account, int64_t bytes) {
+int64_t reserve(int32_t account, int64_t bytes) {
   Account& a = accounts()[account];
   std::lock_guard<std::mutex> lock(a.mutex);
   if (a.limit > 0 && a.live + bytes > a.limit) refuse(account, a.limit, a.live, bytes, "");
-  a.live += bytes;
-  return {a.live, a.loans.beside(a.live)};
+  return a.live += bytes;
 }
 
-void count_peak(int32_t account, Reserved with) {
+void count_peak(int32_t account, int64_t live) {
   Account& a = accounts()[account];
   std::lock_guard<std::mutex> lock(a.mutex);
-  a.peak = std::max(a.peak, with.live);
-  a.loans.took(with.own);
+  a.peak = std::max(a.peak, live);
+  a.own = std::max(a.own, live);
 }
 
-void discharge(int32_t account, int64_t bytes, void* data) {
+void discharge(int32_t account, int64_t bytes) {
   Account& a = accounts()[account];
   std::lock_guard<std::mutex> lock(a.mutex);
   a.live -= bytes;
-  a.loans.freed(data);
 }
 
 void refuse(int32_t account, int64_t bytes, const char* why) {
@@ -169,30 +157,10 @@ void ps_account_trim(int32_t i) {
   ps::accounts()[i].arena.trim(0);
 }
 
-uint64_t ps_account_lend(int32_t i, ps_tensor t, int64_t* bytes) {
-  *bytes = 0;
-  const at::Tensor& x = ps::borrow(t);
-  if (!x.has_storage()) return 0;
-  const auto& data = x.storage().data_ptr();
-  int32_t account = 0;
-  int64_t size = 0;
-  if (!ps::find(data, &account, &size) || account != i) return 0;
-  *bytes = size;
-  auto& a = ps::accounts()[i];
-  std::lock_guard<std::mutex> lock(a.mutex);
-  return a.loans.lend(data.get_context(), *bytes);
-}
-
-void ps_account_end_loan(int32_t i, uint64_t loan) {
-  auto& a = ps::accounts()[i];
-  std::lock_guard<std::mutex> lock(a.mutex);
-  a.loans.end(loan);
-}
-
 int64_t ps_account_own(int32_t i) {
   auto& a = ps::accounts()[i];
   std::lock_guard<std::mutex> lock(a.mutex);
-  return a.loans.own(a.live);
+  return std::exchange(a.own, a.live);
 }
 
 void ps_heap_trim(void) { malloc_trim(0); }

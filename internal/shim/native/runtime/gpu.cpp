@@ -85,7 +85,7 @@ Charges& charges() {
 // Ends the charge of a block that is about to be freed.
 Charge forget(void* block) {
   Charge c;
-  if (charges().remove(block, &c) && c.account != 0) discharge(c.account, c.bytes, block);
+  if (charges().remove(block, &c) && c.account != 0) discharge(c.account, c.bytes);
   return c;
 }
 
@@ -162,19 +162,19 @@ class Counting final : public pluggable::CUDAPluggableAllocator {
   static Charge charged(size_t n, F&& alloc) {
     const Charge c{current_gpu_account, static_cast<int64_t>(n), nullptr};
     const bool counted = c.account != 0;
-    const Reserved reserved = counted ? reserve(c.account, c.bytes) : Reserved{};
+    const int64_t live = counted ? reserve(c.account, c.bytes) : 0;
     bool there = false;
     try {
       there = alloc() != nullptr;
     } catch (const c10::OutOfMemoryError& e) {
-      if (counted) discharge(c.account, c.bytes, nullptr);
+      if (counted) discharge(c.account, c.bytes);
       ps::refuse(c.account, c.bytes, (std::string("; the GPU: ") + e.what_without_backtrace()).c_str());
     } catch (...) {
-      if (counted) discharge(c.account, c.bytes, nullptr);
+      if (counted) discharge(c.account, c.bytes);
       throw;
     }
-    if (counted && there) count_peak(c.account, reserved);
-    else if (counted) discharge(c.account, c.bytes, nullptr);
+    if (counted && there) count_peak(c.account, live);
+    else if (counted) discharge(c.account, c.bytes);
     return c;
   }
 
@@ -198,13 +198,6 @@ c10::CachingDeviceAllocator::DeviceStats stats_of(int32_t account) { return cach
 bool usable(int32_t account) { return device_of(account) < ps_devices(static_cast<int32_t>(c10::DeviceType::CUDA)) && caching::get()->initialized(); }
 
 const GPUMemory memory{
-    [](const c10::DataPtr& data, int32_t* account, int64_t* bytes) {
-      Charge c;
-      if (data.get_deleter() != &freed || !charges().find(data.get(), &c)) return false;
-      *account = c.account;
-      *bytes = c.bytes;
-      return true;
-    },
     [](int32_t account, ps_account* out) {
       if (!usable(account)) return;
       const auto stats = stats_of(account);

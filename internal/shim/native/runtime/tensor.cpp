@@ -19,24 +19,16 @@ void ps_describe(ps_tensor handle, int64_t* out) {
   out[0] = static_cast<int64_t>(t.scalar_type());
   out[1] = static_cast<int64_t>(t.device().type());
   out[2] = t.device().index();
-  out[3] = t.requires_grad();
-  out[4] = t.is_leaf();
-  out[5] = t.is_contiguous();
-  out[6] = t.has_storage() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
-  out[7] = t.has_storage() ? reinterpret_cast<int64_t>(t.storage().unsafeGetStorageImpl()) : 0;
-  out[8] = t.dim();
-  for (int64_t i = 0; i < t.dim() && 9 + i < PS_DESCRIPTION; i++) out[9 + i] = t.size(i);
+  out[3] = t.is_leaf();
+  out[4] = t.dim();
+  for (int64_t i = 0; i < t.dim() && 5 + i < PS_DESCRIPTION; i++) out[5 + i] = t.size(i);
 }
 
 int32_t ps_dtype(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).scalar_type()); }
 
 int32_t ps_requires_grad(ps_tensor t) { return ps::borrow(t).requires_grad() ? 1 : 0; }
 
-int32_t ps_dims(ps_tensor t) { return static_cast<int32_t>(ps::borrow(t).dim()); }
-
 int64_t ps_numel(ps_tensor t) { return ps::borrow(t).numel(); }
-
-int32_t ps_same_shape(ps_tensor a, ps_tensor b) { return ps::borrow(a).sizes() == ps::borrow(b).sizes() ? 1 : 0; }
 
 uintptr_t ps_storage(ps_tensor handle, int64_t* bytes) {
   const at::Tensor t = ps::borrow(handle);
