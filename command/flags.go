@@ -149,7 +149,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.Count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
 	option.Path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
 	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1", "`HOST:PORT` of a page that shows the run")
-	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: Chrome trace, or with .svg a picture")
+	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: Chrome trace, or picture with .svg")
 	option.Word(s, &f.format, "format", "text", "`FORMAT` of stdout: text, or json in lines", "text", "json")
 	option.Section(s, "Output")
 

@@ -58,7 +58,7 @@ type reporter struct {
 	task           *progress.Task                   // nil without a terminal
 	state          string                           // of task
 	showEvaluation func(what string, done, all int) // without task
-	shown          time.Time                        // when progress was shown last
+	shown          time.Time                        // when progress was shown last, or task began
 	peaks          highest
 	took, speed    []float64 // of steps: milliseconds, samples a second
 }
@@ -70,8 +70,8 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 	if j.format == "json" {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
-		r.task, r.state = progress.New(stderr, "training", ""), "no step was done"
-		r.stderr = r.task
+		r.task, r.shown = progress.New(stderr, "training", ""), time.Now()
+		r.stderr, r.state = r.task, "no step was done"
 	}
 	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
 		r.showEvaluation = progress.Successive(stderr, "samples")
@@ -90,7 +90,7 @@ func (r *reporter) step(s train.StepInfo) error {
 		s.SamplesPerSecond, r.memory(s.Peak))
 	now := time.Now()
 	if r.task != nil {
-		left := time.Duration(r.last-s.Step) * s.Duration
+		left := now.Sub(r.shown) / time.Duration(len(r.took)) * time.Duration(r.last-s.Step)
 		r.state = text
 		r.task.Note(fmt.Sprintf("%v left, %s", left.Round(time.Second), text))
 	} else if s.Step == r.last || now.Sub(r.shown) >= progress.LineEvery {
