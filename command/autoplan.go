@@ -53,7 +53,7 @@ type madePlan struct {
 
 const auto = "auto" // value of --plan
 
-var keptByAuto = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
+var keptByAuto = []string{"model", "set", "lora", "batch", "optimizer", "momentum", "train-only", "autocast",
 	"memory-limit", "chunks", "threads", "schedule"}
 
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {

@@ -87,15 +87,19 @@ func openIndex(path string) (*File, error) {
 	if err == nil && len(index.Files) == 0 {
 		err = errors.New("it names no files; want the weight_map of a model in several files")
 	}
+	if err != nil {
+		return nil, err
+	}
 	whole := &File{}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index.Files))) {
 		var file *File
 		if !filepath.IsLocal(name) {
-			err = cmp.Or(err, fmt.Errorf("it names the file %q; want files beside it", name))
-		} else if err == nil {
+			err = errors.New("want files beside it")
+		} else {
 			file, err = openFile(filepath.Join(filepath.Dir(path), name))
 		}
 		if err != nil {
+			err = fmt.Errorf("its file %s: %w", name, err)
 			break
 		}
 		whole.parts = append(whole.parts, file.parts...)

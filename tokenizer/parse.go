@@ -110,17 +110,15 @@ func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
 	return t, errors.Join(err, t.indexTokens(merges))
 }
 
-func (t *Tokenizer) normalise(s *step) error {
+func (t *Tokenizer) normalise(s *step) (err error) {
 	if s == nil {
 		return nil
 	}
 	if s.Type == "Sequence" {
 		for _, one := range s.Normalizers {
-			if err := t.normalise(&one); err != nil {
-				return err
-			}
+			err = cmp.Or(err, t.normalise(&one))
 		}
-		return nil
+		return err
 	}
 	switch space := s.Pattern.String; {
 	case s.Type == "Prepend" && s.Prepend == metaspace:
@@ -140,7 +138,7 @@ func (t *Tokenizer) normalise(s *step) error {
 	return nil
 }
 
-func (t *Tokenizer) split(s *step) error {
+func (t *Tokenizer) split(s *step) (err error) {
 	if s == nil {
 		return nil
 	}
@@ -151,11 +149,9 @@ func (t *Tokenizer) split(s *step) error {
 	switch s.Type {
 	case "Sequence":
 		for _, one := range s.PreTokenizers {
-			if err := t.split(&one); err != nil {
-				return err
-			}
+			err = cmp.Or(err, t.split(&one))
 		}
-		return nil
+		return err
 	case "ByteLevel":
 		if s.AddPrefixSpace == nil || *s.AddPrefixSpace {
 			if len(t.splits) > 0 {
