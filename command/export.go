@@ -49,7 +49,8 @@ weights, which the transformers library loads.
 				return err
 			}
 			t, stream := &trained{checkpoint: c}, standardOutput(cmd, out)
-			layout := adapter || isFolder(c.Recipe.Model.Name) && stream == nil && filepath.Ext(out) != ".safetensors"
+			layout := adapter || isFolder(c.Recipe.Model.Name) && stream == nil &&
+				filepath.Ext(out) != ".safetensors"
 			if _, lora := settingsOf(c.Recipe.Model)["lora"]; layout || lora {
 				err = wrongInput(t.makeModel())
 			}
@@ -81,7 +82,7 @@ weights, which the transformers library loads.
 					count = len(nn.State(nn.Adapters(t.model)))
 					return models.WriteAdapter(out, c.Recipe.Model.Name, t.lora.LoRA, model)
 				case layout:
-					return exportFolder(out, t, model)
+					return exportFolder(out, dtype, t, model)
 				case stream != nil:
 					return safetensors.Write(stream, model, safetensors.PyTorch)
 				}

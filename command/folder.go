@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,8 +70,8 @@ func copySmallFiles(to, from string) error {
 
 // modelFlag is --model. It takes the path of a folder as well.
 func modelFlag(s *pflag.FlagSet, to *string) {
-	option.Word(s, to, "model", "", "`NAME` of the model, which penstock models lists; or PATH of a folder with a "+
-		"model of Hugging Face, such as ./llama", models.Names()...)
+	option.Word(s, to, "model", "", "`NAME` of the model, which penstock models lists; or PATH of a folder "+
+		"with a model of Hugging Face, such as ./llama", models.Names()...)
 	v := s.Lookup("model").Value.(*option.Value)
 	named := v.Read
 	v.Read = func(text string) error {
@@ -163,8 +164,8 @@ func folderOrCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: train.Choice{Name: dir}}}, nil
 }
 
-// exportFolder writes a model in the layout of its folder.
-func exportFolder(out string, t *trained, tensors []safetensors.Tensor) error {
+// exportFolder writes a model in the layout of its folder, with floats of a dtype.
+func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) error {
 	if err := copySmallFiles(out, t.folder); err != nil {
 		return err
 	}
@@ -179,11 +180,7 @@ func exportFolder(out string, t *trained, tensors []safetensors.Tensor) error {
 	}
 	set := func(name string, value any) { config[name], _ = json.Marshal(value) } // of plain values
 	delete(config, "torch_dtype")                                                 // the older name
-	for name, dtype := range exportTypes {
-		if dtype == tensors[0].DType {
-			set("dtype", name)
-		}
-	}
+	set("dtype", cmp.Or(dtype, "float32"))
 	if s := t.recipe.Samples; s != nil && s.Task() == data.Classification {
 		labels, ids := map[string]string{}, map[string]int{}
 		for i := range s.Classes {

@@ -2,10 +2,10 @@ package command
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -30,8 +30,8 @@ var generatorOnly = []string{"tokens", "temperature", "top-k", "seed"}
 func (g *generator) register(s *pflag.FlagSet) {
 	s.StringVar(&g.prompt, "prompt", "", "`TEXT` to continue, in place of files")
 	option.Count(s, &g.tokens, "tokens", 50, "`N` tokens, or bytes, after --prompt at most")
-	option.Amount(s, &g.sampling.Temperature, "temperature", math.Inf(1), "draw tokens at temperature `T` (default: take "+
-		"the most likely one)")
+	option.Amount(s, &g.sampling.Temperature, "temperature", math.Inf(1), "draw tokens at temperature `T` "+
+		"(default: take the most likely one)")
 	option.Count(s, &g.sampling.TopK, "top-k", 0, "draw from the `K` most likely tokens (default all)")
 	s.Uint64Var(&g.sampling.Seed, "seed", 1, "`SEED` of the draws")
 }
@@ -46,30 +46,23 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	var tokens *tokenizer.Tokenizer // nil: a token is a byte
 	var prompt []int64
 	t, err := f.open(cmd, dir, func(t *trained) error {
-		samples := t.recipe.Samples
-		if samples != nil && samples.Task() != data.NextToken {
-			return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
-		}
-		if samples != nil && samples.Source == data.Uint8 {
+		if s := t.recipe.Samples; s != nil && s.Source == data.Uint8 {
 			for _, b := range []byte(g.prompt) {
 				prompt = append(prompt, int64(b))
 			}
-		} else {
-			if tokens, err = t.tokenizer(path); err != nil {
-				return err
-			}
-			if tokens == nil {
-				return badUsage("--tokenizer PATH is needed")
-			}
-			ids, err := tokens.Encode([]byte(g.prompt))
-			if err != nil {
-				return err
-			}
-			for _, id := range ids {
-				prompt = append(prompt, int64(id))
-			}
+			return g.checkLength(t, len(prompt))
 		}
-		return g.checkLength(t, len(prompt))
+		if tokens, err = t.tokenizer(path); err == nil && tokens == nil {
+			err = badUsage("--tokenizer PATH is needed, for a model of text")
+		}
+		if err != nil {
+			return err
+		}
+		ids, err := tokens.Encode([]byte(g.prompt))
+		for _, id := range ids {
+			prompt = append(prompt, int64(id))
+		}
+		return cmp.Or(err, g.checkLength(t, len(prompt)))
 	})
 	if err != nil {
 		return err
@@ -111,8 +104,9 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 		return err
 	}
 	most := info.Defaults.Context
-	if n, err := strconv.Atoi(fmt.Sprint(settingsOf(t.recipe.Model)["context"])); err == nil && !isFolder(t.folder) {
-		most = n
+	if chosen, has := settingsOf(t.recipe.Model)["context"].(json.Number); has && !isFolder(t.folder) {
+		n, _ := chosen.Int64()
+		most = int(n)
 	}
 	if info.Kind != models.Text {
 		return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)

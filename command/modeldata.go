@@ -161,8 +161,8 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
 	if j.from != nil {
 		return nil
 	}
-	w, flag, remedy := &j.weights, "--init", "rename with --init-rename OLD=NEW, skip with --init-skip NAME, load "+
-		"in part with --init-partial"
+	w, flag := &j.weights, "--init"
+	remedy := "rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial"
 	if w.init == "" && isFolder(j.modelName) {
 		flag, remedy = "--model", "want the config.json and the weights of one model"
 		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {

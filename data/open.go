@@ -90,7 +90,7 @@ var sets = map[string]set{
 		openJSONL},
 	"synthetic": {[]Task{Classification, Segmentation, NextToken}, "", "", syntheticSettings,
 		func(string) ([]string, error) { return nil, nil },
-		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.open() }},
+		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.Open() }},
 }
 
 var classes = []Task{Classification}

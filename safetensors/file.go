@@ -173,11 +173,7 @@ func parseHeader(header []byte) (spans []span, metadata map[string]string, err e
 		return nil, nil, fmt.Errorf("it has %d tensors; want at most %d", len(members), disk.MaxTensors)
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
-		var e struct {
-			DType   *DType  `json:"dtype"`
-			Shape   []int64 `json:"shape"`
-			Offsets []int64 `json:"data_offsets"`
-		}
+		var e entry
 		if name == metadataKey {
 			err = json.Unmarshal(members[name], &metadata)
 		} else {
@@ -188,10 +184,10 @@ func parseHeader(header []byte) (spans []span, metadata map[string]string, err e
 		case err != nil:
 		case name == metadataKey:
 			continue
-		case e.DType == nil || e.Shape == nil || len(e.Offsets) != 2:
+		case e.DType == "" || e.Shape == nil || len(e.Offsets) != 2:
 			err = errors.New("want dtype, shape and two data_offsets")
 		default:
-			s := span{Tensor{Name: name, DType: *e.DType, Shape: e.Shape}, nil, e.Offsets[0], e.Offsets[1]}
+			s := span{Tensor{Name: name, DType: e.DType, Shape: e.Shape}, nil, e.Offsets[0], e.Offsets[1]}
 			if size, err = s.Size(); s.DType.Size() == 0 { // unknown: an error when it is read
 				size, err = max(0, s.end-s.begin), nil
 			}

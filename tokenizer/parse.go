@@ -97,7 +97,6 @@ func parse(content []byte) (*Tokenizer, error) {
 		t.indexTokens(m.Merges))
 }
 
-// gpt2 returns the tokenizer of a vocab.json and a merges.txt.
 func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
 	t := &Tokenizer{added: map[string]int32{}, byteLevel: true,
 		model: model{vocabulary: v, unknown: -1}}
@@ -262,10 +261,8 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		}
 		t.model.merges[[2]int32{ids[0], ids[1]}] = merge{rank, ids[2]}
 	}
-	// Of added tokens at the same position the longest matches.
-	byLength := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
 	var quoted []string
-	for _, token := range slices.SortedFunc(maps.Keys(t.added), byLength) {
+	for token := range t.added {
 		quoted = append(quoted, regexp.QuoteMeta(token))
 	}
 	switch pattern := strings.Join(quoted, "|"); {
@@ -273,6 +270,7 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		return fmt.Errorf("added_tokens have %d bytes; want at most %d", len(pattern), disk.MaxPattern)
 	case pattern != "":
 		t.anyAdded = regexp.MustCompile(pattern)
+		t.anyAdded.Longest()
 	}
 	return nil
 }
@@ -289,10 +287,7 @@ func (p *mergePair) UnmarshalJSON(content []byte) (err error) {
 	} else {
 		err = json.Unmarshal(content, &both)
 	}
-	if err != nil {
-		return err
-	}
-	return p.set(both)
+	return cmp.Or(err, p.set(both))
 }
 
 func (p *mergePair) set(both []string) error {

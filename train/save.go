@@ -76,11 +76,10 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 // commit writes the index, forces the directory to disk and renames it.
 func (s Store) commit(temporary, path string, index Contents) error {
 	text, err := index.encode()
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = s.writeFile(filepath.Join(temporary, stateFile),
+			func(w io.Writer) error { _, err := w.Write(text); return err })
 	}
-	_, err = s.writeFile(filepath.Join(temporary, stateFile),
-		func(w io.Writer) error { _, err := w.Write(text); return err })
 	if err == nil {
 		err = s.syncDirectory(temporary)
 	}

@@ -190,7 +190,6 @@ func (s Store) rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// remove removes a file or a whole directory.
 func (s Store) remove(path string) error {
 	if err := s.fault("remove", path); err != nil {
 		return err
