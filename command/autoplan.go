@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,10 +23,8 @@ import (
 	"penstock.example/train"
 )
 
-// With --plan auto a run plans itself after its processes have met and its checkpoint has been found. Rank 0
-// measures the model, searches, and sends the plan to all. Checkpoints keep the plan with its circumstances.
-// A run that is resumed under the same circumstances keeps its plan, so that its results equal an
-// uninterrupted run's.
+// With --plan auto rank 0 measures the model, searches, and sends the plan to all. Checkpoints keep it. A run
+// that is resumed under the same circumstances keeps its plan, for the results of an uninterrupted run.
 
 // planWorld is the circumstances of a plan. Flags that were left out are zero.
 type planWorld struct {
@@ -47,7 +46,6 @@ func (w planWorld) devices() int {
 	return w.Stages
 }
 
-// madePlan is a plan as checkpoints keep it.
 type madePlan struct {
 	World planWorld `json:"world"`
 	Plan  planJSON  `json:"plan"`
@@ -55,11 +53,9 @@ type madePlan struct {
 
 const auto = "auto" // value of --plan
 
-// keptByAuto are flags that --plan auto takes as they are given.
 var keptByAuto = []string{"model", "set", "lora", "batch", "optimizer", "momentum", "train-only", "autocast",
 	"memory-limit", "chunks", "threads", "schedule"}
 
-// checkAuto checks the flags that are given with --plan auto and records the circumstances of the plan.
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if o.planned != auto || o.decided {
 		return nil
@@ -76,15 +72,13 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 	if _, err := schedule.Named(o.schedule); err != nil && o.schedule != "" {
 		return badUsage("--schedule %s with --plan auto: %s", o.schedule, message(err))
 	}
-	ifGiven := func(name string, n int) int {
+	o.world = planWorld{Processes: max(o.member.Size, 1), Limit: o.limit, Schedule: o.schedule}
+	for name, n := range map[string][2]*int{"stages": {&o.world.Stages, &o.stages},
+		"chunks": {&o.world.Chunks, &o.config.Chunks}, "threads": {&o.world.Threads, &o.config.Threads}} {
 		if s.Changed(name) {
-			return n
+			*n[0] = *n[1]
 		}
-		return 0
 	}
-	o.world = planWorld{Processes: max(o.member.Size, 1), Limit: o.limit, Schedule: o.schedule,
-		Stages: ifGiven("stages", o.stages), Chunks: ifGiven("chunks", o.config.Chunks),
-		Threads: ifGiven("threads", o.config.Threads)}
 	if o.named = o.config.Devices; o.named == nil {
 		return nil
 	}
@@ -130,11 +124,8 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	fmt.Fprintf(stderr, "--plan auto: %s%s, %s a step\n", note, line.inFlags(), micros(line.Step))
 	kept, err := json.Marshal(madePlan{j.world, line})
-	if err != nil {
-		return err
-	}
-	planned, err := j.decide(line)
-	if err != nil {
+	planned, refused := j.decide(line)
+	if err = cmp.Or(err, refused); err != nil {
 		return err
 	}
 	planned.startup, planned.world = j.startup, j.world
@@ -144,7 +135,6 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-// inFlags is the plan as flags of penstock train.
 func (l planJSON) inFlags() string {
 	return fmt.Sprintf("%s with --balance %s --chunks %d --threads %d", l.Schedule, option.Joined(l.Balance),
 		l.Chunks, l.Threads)
@@ -205,12 +195,12 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 		f.schedules = []string{w.Schedule}
 	}
 	info := j.training.Info()
+	show := progress.New(stderr, "planning", "")
+	defer show.End()
 	m, err := j.measured(&info)
 	if err != nil {
 		return planJSON{}, err
 	}
-	show := progress.New(stderr, "planning", "")
-	defer show.End()
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
 		return planJSON{}, err

@@ -79,7 +79,6 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	return o.modelFlags.check(s)
 }
 
-// checkPairs refuses flags that have no effect without another.
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	several, rate := o.processCount() > 1, o.lrSchedule.name
 	err := cmp.Or(
@@ -107,26 +106,21 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-// checkPair refuses these flags if what they need is not given.
 func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
-		if given || !s.Changed(name) {
-			continue
-		}
 		f := s.Lookup(name)
-		value := strings.Trim(f.Value.String(), "[]")
-		if f.Value.Type() == "bool" && value == f.DefValue {
+		if given || f == nil || !f.Changed {
 			continue
 		}
-		if value == "true" {
-			value = ""
+		value := strings.Trim(f.Value.String(), "[]")
+		text := strings.TrimSpace(strings.TrimSuffix(name+" "+value, " true"))
+		if f.Value.Type() != "bool" || value != f.DefValue {
+			return badUsage("--%s has no effect without %s", text, needed)
 		}
-		return badUsage("--%s has no effect without %s", strings.TrimSpace(name+" "+value), needed)
 	}
 	return nil
 }
 
-// checkCut checks stages, balance, devices and policies against each other and against the model.
 func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	model, err := models.New(o.folder, o.options)
 	if err != nil {
@@ -156,10 +150,8 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	if err := cut.Check(model); err != nil {
 		return inFlags(s, err)
 	}
-	if o.config.Devices == nil {
-		for i := range o.stages {
-			o.config.Devices = append(o.config.Devices, torch.CPU(i))
-		}
+	for i := len(o.config.Devices); i < o.stages; i++ { // Check refuses too few
+		o.config.Devices = append(o.config.Devices, torch.CPU(i))
 	}
 	o.config.Devices = o.config.Devices[:o.stages]
 	each := o.pipelineProcesses()
@@ -216,8 +208,8 @@ func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
 	return momentum
 }
 
-// checkSchedule finds the schedule of the pipeline and places the stages on devices. Afterwards o.stages
-// counts the stages of all devices, and o.virtual the stages of one device.
+// checkSchedule finds the schedule and places the stages on devices. Afterwards o.stages counts the stages of
+// all devices.
 func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	named, err := schedule.Named(cmp.Or(o.schedule, "gpipe"))
 	if err != nil {
@@ -280,8 +272,7 @@ func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	return nil
 }
 
-// placeStages gives each stage the device of its worker, unless --devices has one for each stage. If several
-// processes call their devices by the same name, the workers are shared out over these processes.
+// placeStages gives each stage the device of its worker, unless --devices has one for each stage.
 func (o *runOptions) placeStages(workers []int, count int) {
 	given, processes := o.config.Devices, o.pipelineProcesses()
 	if given != nil && (len(given) != count || count == o.stages) {

@@ -21,7 +21,6 @@ import (
 	"penstock.example/internal/option"
 )
 
-// configName is the file in --out with the flags of the run.
 const configName = "config.toml"
 
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
@@ -30,13 +29,14 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 	var file string
 	option.Path(cmd.Flags(), &file, "config", "`FILE` of default flags in TOML, such as batch = 64")
 	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if file != "" {
-			if err := readConfig(cmd, file); err != nil {
-				return err
-			}
+			err = readConfig(cmd, file)
 		}
-		return run(cmd, args)
+		if err == nil {
+			err = run(cmd, args)
+		}
+		return err
 	}
 	return cmd
 }
@@ -45,7 +45,6 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 var together = [][]string{{"steps", "epochs"},
 	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
 
-// readSaved sets flags from the file that a run has left in the directory of --out.
 func readSaved(cmd *cobra.Command, out string) error {
 	file := filepath.Join(out, configName)
 	if _, err := os.Stat(file); out == "" || errors.Is(err, fs.ErrNotExist) {
@@ -60,15 +59,13 @@ func readSaved(cmd *cobra.Command, out string) error {
 	return readConfig(cmd, file, without...)
 }
 
-// readConfig sets the flags in a file that are not given.
 func readConfig(cmd *cobra.Command, file string, without ...string) error {
 	s := cmd.Flags()
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
 		if len(text) > disk.MaxFlags {
 			return nil, fmt.Errorf("it has %d bytes; want at most %d", len(text), disk.MaxFlags)
 		}
-		err = toml.Unmarshal(text, &settings)
-		return settings, err
+		return settings, toml.Unmarshal(text, &settings)
 	})
 	if err != nil {
 		return badUsage("--config %w", err)

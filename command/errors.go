@@ -45,15 +45,13 @@ func wrongInput(err error) error {
 
 // overLimit turns err into a usage error if it says that the run does not fit into --memory-limit.
 func overLimit(err error) error {
-	var planned *plan.MemoryError
 	var measured *torch.MemoryError
-	if errors.As(err, &planned) || errors.As(err, &measured) && measured.Limit > 0 {
+	if errors.As(err, new(*plan.MemoryError)) || errors.As(err, &measured) && measured.Limit > 0 {
 		return &usageError{err}
 	}
 	return err
 }
 
-// flagOfField maps fields of configurations to flags, if the names differ.
 var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
@@ -82,8 +80,7 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	}
 	advice := e.Remedy
 	if e.Problem != "" { // a schedule repeats its name, the value
-		problem := strings.TrimPrefix(message(errors.New(e.Problem)), flag.Value.String()+": ")
-		advice = problem + "; " + e.Remedy
+		advice = strings.TrimPrefix(message(errors.New(e.Problem)), flag.Value.String()+": ") + "; " + advice
 	}
 	text := flag.Name
 	if flag.Changed {
@@ -92,17 +89,15 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	return badUsage("--%s: %s", text, advice)
 }
 
-// libraryRemedy matches the advice in errors of the library.
 var libraryRemedy = regexp.MustCompile(`[:;] (use|lower) .*`)
 
 // withRemedy adds to an error of the library the flags that help.
 func withRemedy(err error) error {
-	var said *remedyError
 	var short *plan.MemoryError
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
 	switch {
-	case errors.As(err, &said):
+	case errors.As(err, new(*remedyError)):
 		return err
 	case errors.As(err, &short):
 		least := short.Least()
@@ -120,8 +115,7 @@ func withRemedy(err error) error {
 		return fmt.Errorf("%w; resume with the saved flags and data%s, or start anew with another --out", err,
 			changed)
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to go on from an earlier checkpoint, or start with another "+
-			"--out", err, damaged.Path)
+		return fmt.Errorf("%w; remove %s to use an earlier one, or take another --out", err, damaged.Path)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

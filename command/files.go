@@ -22,8 +22,7 @@ func inputName(path string) string {
 	return path
 }
 
-// readInput reads a file, a pipe such as <(command), or standard input. Its errors are usage errors that name
-// the input.
+// readInput reads a file, a pipe or standard input. Its errors are usage errors that name the input.
 func readInput(cmd *cobra.Command, path string) (text []byte, err error) {
 	in := cmd.InOrStdin()
 	if !isStdin(path) {
@@ -46,7 +45,7 @@ func readInput(cmd *cobra.Command, path string) (text []byte, err error) {
 	return text, err
 }
 
-// standardOutput returns standard output if a path names it, or nil.
+// standardOutput returns nil unless a path names standard output.
 func standardOutput(cmd *cobra.Command, path string) io.Writer {
 	if path == "/dev/stdout" {
 		return cmd.OutOrStdout()
@@ -85,7 +84,6 @@ func probe(flag, path string, inputs ...string) error {
 	return wrongInput(unwritable(flag, path, err))
 }
 
-// unwritable adds the flag and its path to an error of writing.
 func unwritable(flag, path string, err error) error {
 	if err == nil {
 		return nil

@@ -20,15 +20,13 @@ import (
 	"penstock.example/torch"
 )
 
-// trainFlags is the command line of penstock train, as it was typed.
 type trainFlags struct {
 	modelFlags
 	groupFlags
 	weights weightFlags
 
 	stages, virtual        int
-	schedule               string                 // of the pipeline: a name or a file
-	planned                string                 // a file, or auto; "" is no plan
+	schedule, planned      string                 // names or files; "" is none
 	decided                bool                   // the plan of auto has set its flags
 	allThreads, anyThreads bool                   // --threads all, and no --threads
 	config                 pipe.Config            // a nil Balance is found by timing the layers
@@ -62,7 +60,6 @@ type groupFlags struct {
 	joinTimeout, silence      time.Duration
 }
 
-// weightFlags say which weights a run starts from, and how their names become the model's.
 type weightFlags struct {
 	init      string // "" is none
 	adapter   string // a folder; "" is none
@@ -90,8 +87,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.dropLast, "drop-last", false, "leave out the last batch of an epoch if it is short")
 	s.Var(&option.Value{Read: func(text string) error {
 		if x, err := strconv.ParseFloat(text, 64); text != partTest && (err != nil || !(x > 0 && x < 1)) {
-			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or test " +
-				"for the test data")
+			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or test")
 		}
 		f.validate = text
 		return nil
@@ -99,10 +95,9 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.Section(s, "Data")
 
 	option.Count(s, &f.stages, "stages", 1, "`N` stages side by side; of several processes one each")
-	option.List(s, &f.config.Balance, "balance",
-		"`N,N,...` layers of each stage (default: even by measured time)", option.Integer)
-	option.List(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", readDevice)
+	option.List(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage (default: even by time)",
+		option.Integer)
+	devicesFlag(s, &f.config.Devices)
 	option.Count(s, &f.config.Chunks, "chunks", 8, "`N` micro-batches of each batch")
 	option.Path(s, &f.schedule, "schedule", "`NAME|FILE` of the pipeline's schedule: "+
 		strings.Join(scheduleNames(), ", ")+"; or a file with a program (default gpipe)")
@@ -115,8 +110,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	f.numerics.register(s)
 	option.Section(s, "Pipeline")
 
-	option.Size(s, &f.limit, "memory-limit",
-		"most memory of each device, as a `SIZE` such as 512MiB (default none)")
+	limitFlag(s, &f.limit)
 	f.config.Checkpoint = pipe.ExceptLast
 	s.Var(&option.Value{Text: string(pipe.ExceptLast), Read: func(text string) error {
 		f.config.Checkpoint = pipe.Checkpoint(text)
@@ -132,42 +126,31 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.Amount(s, &f.update.LR, "lr", math.Inf(1),
 		"learning `RATE` (default 0.1 for sgd, 0.01 for rmsprop, 0.001 for others)")
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
-	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw: decay of both averages (default "+
-		"0.9,0.999)", option.Number)
-	option.Amount(s, &f.update.Eps, "eps", math.Inf(1),
-		"`E` in the denominator of adam, adamw and rmsprop (default 1e-8)")
-	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1),
-		"`W` that pulls weights to zero (default 0.01 for adamw, 0 for others)")
+	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw (default 0.9,0.999)", option.Number)
+	option.Amount(s, &f.update.Eps, "eps", math.Inf(1), "`E` of adam, adamw and rmsprop (default 1e-8)")
+	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` (default 0.01 for adamw)")
 	option.Texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own "+
-		"decay, of parameters with these names; * is any text; may be repeated, the first match counts")
+		"decay of parameters; * is any text; may be repeated, the first match counts")
 	f.lrSchedule.name = "constant"
-	s.Var(&option.Value{Text: "constant", Read: f.lrSchedule.read}, "lr-schedule",
-		"`NAME` of the learning rate's "+
-			"schedule: "+strings.Join(rateSchedules, ", ")+"; with options as in step:size=30,gamma=0.1")
-	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32,
-		"`N` first steps, in which the rate rises to --lr")
-	option.Count(s, &f.scheduleSteps, "schedule-steps", 0,
-		"`N` steps of --lr-schedule (default: the whole run)")
-	option.Amount(s, &f.clipNorm, "clip-norm", math.Inf(1),
-		"largest `NORM` of all gradients together (default any)")
+	s.Var(&option.Value{Text: "constant", Read: f.lrSchedule.read}, "lr-schedule", "`NAME` of the learning "+
+		"rate's schedule: "+strings.Join(rateSchedules, ", ")+"; with options as in step:size=30,gamma=0.1")
+	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, as the rate rises to --lr")
+	option.Count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps of --lr-schedule (default: the run's)")
+	option.Amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "largest `NORM` of all gradients together")
 	option.Count(s, &f.patience, "patience", 0, "stop after `N` epochs without a lower loss of --validate")
 	s.Uint64Var(&f.config.Seed, "seed", 1, "`SEED` of weights, order of the data and dropout")
 	option.Section(s, "Training")
 
-	option.Path(s, &f.out, "out",
-		"`DIR` for checkpoints, metrics.jsonl and the report (default: nothing is saved)")
+	option.Path(s, &f.out, "out", "`DIR` for checkpoints, metrics.jsonl and the report (default none)")
 	s.BoolVar(&f.resume, "resume", false, "go on from the newest checkpoint in --out, with its flags")
 	s.BoolVar(&f.autoresume, "autoresume", false, "--resume if --out has a checkpoint")
 	s.BoolVar(&f.changedData, "changed-data", false, "let --resume go on with other samples than before")
-	option.Count(s, &f.saveEvery, "save-every", 0,
-		"save every `N` steps and at the end (default: after each epoch)")
+	option.Count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: after each epoch)")
 	option.Count(s, &f.testEvery, "test-every", 0, "test every `N` steps and at the end")
 	option.Count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
 	option.Path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
-	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1",
-		"`HOST:PORT` of a page that shows the run; default host: this machine alone; port 0: any")
-	option.Path(s, &f.traceFile, "trace",
-		"`FILE` for a step's timeline: a Chrome trace, or a picture with .svg")
+	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1", "`HOST:PORT` of a page that shows the run")
+	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: Chrome trace, or picture with .svg")
 	option.Word(s, &f.format, "format", "text", "`FORMAT` of stdout: text, or json in lines", "text", "json")
 	option.Section(s, "Output")
 
@@ -183,7 +166,6 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 const checkpointUsage = "`POLICY` of recomputing activations to save memory: never, except_last, always, " +
 	"optimal (the fastest within --memory-limit), or a list with one for each stage"
 
-// plateau is the schedule that the Loop's Plateau follows.
 const plateau = "plateau"
 
 var rateSchedules = append(optim.ScheduleNames(), plateau)
@@ -228,7 +210,6 @@ func namesFlags(s *pflag.FlagSet, f *modelFlags) {
 	f.lora.register(s)
 }
 
-// optimizerFlags are --optimizer and --momentum, which set the bytes of the optimizer's state.
 func optimizerFlags(s *pflag.FlagSet, optimizer *string, momentum *float64) {
 	option.Word(s, optimizer, "optimizer", "sgd", "`NAME` of the optimizer: "+
 		strings.Join(optim.Names(), ", "), optim.Names()...)
@@ -237,6 +218,13 @@ func optimizerFlags(s *pflag.FlagSet, optimizer *string, momentum *float64) {
 }
 
 func trainOnlyFlag(s *pflag.FlagSet, to *[]string) {
-	option.Texts(s, to, "train-only",
-		"`NAME` of the layers to train; * is any text; may be repeated (default all)")
+	option.Texts(s, to, "train-only", "`NAME` of layers to train, * any text; may be repeated (default all)")
+}
+
+func devicesFlag(s *pflag.FlagSet, to *[]torch.Device) {
+	option.List(s, to, "devices", "`LIST`, one for each of --stages (default cpu:0,cpu:1,...)", readDevice)
+}
+
+func limitFlag(s *pflag.FlagSet, to *int64) {
+	option.Size(s, to, "memory-limit", "most memory of each device, as `SIZE` such as 512MiB (default none)")
 }

@@ -14,6 +14,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/metrics"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
@@ -43,53 +44,53 @@ type job struct {
 	loop           train.Loop
 	show           *reporter
 	peaks          highest
-	recorded       int64 // recorded step; 0 is none
-	measures       measures
-	listener       net.Listener // of the dashboard; nil is none
-	live           *report.Live // serves it, and is closed with measures; nil before it is open
-	page           *report.Run  // of the recorded step; nil before it
-	saved          int64        // step of the newest checkpoint in --out; 0 is none
-	unsaved        bool         // saving failed
-	endedWithPeers bool         // all processes end here, so none needs to be told
-	timingWarned   bool         // of uncertain times
-	lighter        [][]int      // cuts to try if the first one does not fit
-	unlock         func() error // releases --out; nil without --out
+	recorded       int64           // recorded step; 0 is none
+	writers        metrics.Writers // of rank 0: files and the dashboard
+	epoch          int             // of the last step
+	listener       net.Listener    // of the dashboard; nil is none
+	live           *report.Live    // serves it, and is closed with writers; nil before it is open
+	page           *report.Run     // of the recorded step; nil before it
+	saved          int64           // step of the newest checkpoint in --out; 0 is none
+	unsaved        bool            // saving failed
+	endedWithPeers bool            // all processes end here, so none needs to be told
+	timingWarned   bool            // of uncertain times
+	lighter        [][]int         // cuts to try if the first one does not fit
+	unlock         func() error    // releases --out; nil without --out
 }
 
-// openJob opens a run. Cheap checks come first: data, checkpoints and output files are checked before
-// anything takes memory or time. The caller closes the job.
+// openJob opens a run. Data, checkpoints and output files are checked before anything takes memory or time.
+// The caller closes the job.
 func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) {
 	j := &job{runOptions: o}
 	_, missing := os.Stat(o.out)
-	_, live := progress.Width(stderr)
-	for _, open := range []struct {
-		doing string // shown on a terminal
-		run   func(ctx context.Context, stderr io.Writer) error
-	}{
-		{"", j.openGroup}, {"", j.listen}, {"", j.openData}, {"", j.planSteps}, {"", j.agree},
-		{"", j.openStore}, {"", j.matchInit}, {"", j.openTrace},
-		{"", j.applyAutoPlan}, {"measuring", j.chooseThreads},
-		{"", j.limitMemory}, {"measuring", j.findBalance}, {"", j.openPipe}, {"", j.openLoop},
-		{"planning", j.planMemory}, {"placing the model", j.placePipe}, {"", j.openMeasures},
-		{"", j.serveDashboard},
-	} {
-		err := func() error {
-			if open.doing == "" || !live {
-				return open.run(ctx, stderr)
-			}
-			p := progress.New(stderr, open.doing, "")
-			defer p.End()
-			return open.run(ctx, p)
-		}()
-		if err != nil {
-			err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
-			if missing != nil && j.out != "" {
-				os.Remove(j.out) // if nothing is in it
-			}
-			return nil, err
+	err := inTurn(ctx, stderr, j.openGroup, j.listen, j.openData, j.planSteps, j.agree, j.openStore,
+		j.matchInit, j.openTrace, j.applyAutoPlan)
+	if _, live := progress.Width(stderr); live {
+		p := progress.New(stderr, "preparing", "")
+		defer p.End()
+		stderr = p
+	}
+	if err == nil {
+		err = inTurn(ctx, stderr, j.chooseThreads, j.limitMemory, j.findBalance, j.openPipe, j.openLoop,
+			j.planMemory, j.placePipe, j.openMeasures, j.serveDashboard)
+	}
+	if err == nil {
+		return j, nil
+	}
+	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
+	if missing != nil && j.out != "" {
+		os.Remove(j.out) // if nothing is in it
+	}
+	return nil, err
+}
+
+func inTurn(ctx context.Context, stderr io.Writer, list ...func(context.Context, io.Writer) error) error {
+	for _, open := range list {
+		if err := open(ctx, stderr); err != nil {
+			return err
 		}
 	}
-	return j, nil
+	return nil
 }
 
 func (j *job) close() error {
@@ -109,7 +110,7 @@ func (j *job) close() error {
 	for _, d := range j.config.Devices {
 		d.SetLimit(0)
 	}
-	err = errors.Join(err, j.measures.writers.Close())
+	err = errors.Join(err, j.writers.Close())
 	if j.listener != nil && j.live == nil {
 		err = errors.Join(err, j.listener.Close())
 	}
@@ -131,19 +132,18 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
 	m, err := j.measured(&info)
-	if err != nil {
-		return err
+	if j.model = m.Sequential; err == nil {
+		err = freeze(j.model, j.weights.trainOnly)
 	}
-	j.model = m.Sequential
-	if err := freeze(j.model, j.weights.trainOnly); err != nil {
+	if err != nil {
 		return err
 	}
 	fingerprint, err := train.Fingerprint(j.training)
-	if err != nil {
-		return err
-	}
 	described := map[string]any{"fingerprint": fingerprint, "samples": j.training.Len()}
-	if j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed); err != nil {
+	if err == nil {
+		j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed)
+	}
+	if err != nil {
 		return err
 	}
 	if j.heldOut != nil {
@@ -176,9 +176,8 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		j.recipe.Accumulate = j.accumulate
 	}
 	for _, g := range j.update.Groups {
-		if !slices.ContainsFunc(nn.Params(j.model), func(p nn.NamedParam) bool {
-			return nn.Match(g.Params, p.Name)
-		}) {
+		named := func(p nn.NamedParam) bool { return nn.Match(g.Params, p.Name) }
+		if !slices.ContainsFunc(nn.Params(j.model), named) {
 			return badUsage("--group %s: no parameter of %s has such a name", g.Params, j.modelName)
 		}
 	}
@@ -197,8 +196,7 @@ func parseAssignments(lists []string) map[string]any {
 	return out
 }
 
-// splitValidation splits the samples by --validate into samples to train with and samples for validation.
-// heldOut is nil if --validate is no share.
+// splitValidation splits the samples by --validate. heldOut is nil if --validate is no share.
 func splitValidation(training data.Dataset, validate string, seed uint64) (kept, heldOut data.Dataset,
 	err error) {
 	if validate == "" || validate == partTest {
@@ -211,7 +209,6 @@ func splitValidation(training data.Dataset, validate string, seed uint64) (kept,
 	return kept, heldOut, err
 }
 
-// planSteps finds the last step and the learning rate's schedule up to it.
 func (j *job) planSteps(context.Context, io.Writer) (err error) {
 	j.batches = (j.training.Len() + j.batch - 1) / j.batch // an epoch's last batch may be short
 	if j.dropLast {
@@ -272,17 +269,12 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	j.config.Balance, j.config.Profile, j.lighter = cut.Counts, &cut.Profile, cut.Lighter
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
-	if cut.Times == nil {
-		fmt.Fprintf(stderr, "--balance %s, by measured time within --memory-limit\n",
-			option.Joined(cut.Counts))
-		return nil
-	}
-	var each []string
+	within, each := " within --memory-limit", []string(nil)
 	for _, t := range cut.Times {
 		each = append(each, ms(t.Total()))
+		within = fmt.Sprintf(": a micro-batch takes the stages %s ms", strings.Join(each, ", "))
 	}
-	fmt.Fprintf(stderr, "--balance %s, by measured time: a micro-batch takes the stages %s ms\n",
-		option.Joined(cut.Counts), strings.Join(each, ", "))
+	fmt.Fprintf(stderr, "--balance %s, by measured time%s\n", option.Joined(cut.Counts), within)
 	return nil
 }
 
@@ -293,8 +285,7 @@ func (j *job) measuring(c profile.Config) train.MeasureConfig {
 	return train.MeasureConfig{Group: j.group, Batch: rows, Chunks: j.config.Chunks, Profile: c}
 }
 
-// trainingLoss returns cross entropy, or for regression the squared error. Auxiliary classifiers add 0.3 of
-// their losses.
+// trainingLoss returns the loss of a task. Auxiliary classifiers add 0.3 of their losses.
 func trainingLoss(task data.Task) nn.Loss {
 	loss := nn.CrossEntropy()
 	if task == data.Regression {
@@ -303,7 +294,7 @@ func trainingLoss(task data.Task) nn.Loss {
 	return models.NewAuxiliaryLoss(loss, 0.3)
 }
 
-// openPipe cuts the model and makes the optimizer. Nothing is on a device yet.
+// openPipe cuts the model and makes the optimizer. Nothing is on a device before placePipe.
 func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	if j.loop.Optimizer, err = optim.New(j.optimizerName, j.update); err != nil {
 		return err
@@ -315,8 +306,6 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 	return err
 }
 
-// placePipe puts model and optimizer on their devices, with the state of the checkpoint or the weights of
-// --init.
 func (j *job) placePipe(context.Context, io.Writer) error {
 	err := j.pipe.Place()
 	switch {
@@ -338,12 +327,13 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.from != nil {
 		config.Start = j.from.Position
 		config.Start.Batch = min(config.Start.Batch, j.batches) // there may be fewer samples than before
-		if err := j.tellStart(stderr); err != nil {
-			return err
-		}
+		err = j.tellStart(stderr)
 	}
 	l := &j.loop
-	if l.Loader, err = data.NewLoader(j.training, config); err != nil {
+	if err == nil {
+		l.Loader, err = data.NewLoader(j.training, config)
+	}
+	if err != nil {
 		return err
 	}
 	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.schedule
@@ -357,17 +347,18 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if j.testEvery > 0 { // before saving, so that each saved step has its test
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}
-	save := func(int) error { _, err := j.save(); return err }
 	if j.saveEvery > 0 {
-		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error { return save(0) }))
+		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error {
+			_, err := j.save()
+			return err
+		}))
 	}
-	if l.Validation = j.validation(); l.Validation != nil || j.saveEvery == 0 {
-		l.OnEpoch = func(int) error { // the best is saved whatever --save-every says
-			if j.saveEvery > 0 && (l.Best == nil || l.Best.Step != l.Step) {
-				return nil
-			}
-			return save(0)
+	l.Validation = j.validation()
+	l.OnEpoch = func(int) (err error) {
+		if j.saveEvery == 0 || l.Best != nil && l.Best.Step == l.Step { // the best is always saved
+			_, err = j.save()
 		}
+		return err
 	}
 	return l.Check()
 }

@@ -22,18 +22,13 @@ func newLaunch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch --processes N [flags] -- train|eval ...",
 		Short: "Start the processes of a training run on this machine",
-		Long: `Start the processes of a training run, or of penstock eval, on this machine, and end them
-together.
+		Long: `Start the processes of penstock train or eval on this machine, and end them together.
 
-Each process gets its rank by the environment variables of torchrun, and a common
-secret in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to
-standard error, each line with its rank in front.
-
-When a process fails, launch ends the others and exits with the exit code of the
-process, or with 1 if a signal ended it. Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2
-or SIGXCPU lets all processes finish their step and save. Ctrl-C again ends them at
-once. --restarts starts a failed run again, with --out from its newest checkpoint,
-unless it exited with 64: its command line or data would be refused again.
+Each process gets its rank by the environment variables of torchrun, and a common secret
+in PENSTOCK_TOKEN. Standard output is rank 0's. All other output goes to standard error,
+with the rank in front of a line. A signal goes to all processes. If a process fails,
+launch ends the others and exits with its exit code, or with 1 if a signal ended it.
+--restarts goes on from the newest checkpoint in --out, but not after exit code 64.
 
 On several machines, start penstock train by torchrun, srun, mpirun or Kubernetes.`,
 		Example: `  penstock launch --processes 2 -- train --model resnet20 --data fashion-mnist --stages 2
@@ -57,7 +52,6 @@ On several machines, start penstock train by torchrun, srun, mpirun or Kubernete
 // token is the environment variable of the secret that the processes of a run share.
 const token = "PENSTOCK_TOKEN"
 
-// launchRun starts the processes with the command line of train and the variables of torchrun.
 func launchRun(cmd *cobra.Command, processes, restarts int, train []string) error {
 	port, err := launch.KeepPort()
 	if err != nil {
@@ -99,14 +93,12 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 
 // checkLine returns the error of a command line that every process would refuse.
 func checkLine(args, environment []string) error {
-	getenv := func(name string) (value string) {
-		for _, variable := range environment { // the last counts
-			if v, found := strings.CutPrefix(variable, name+"="); found {
-				value = v
-			}
-		}
-		return value
+	values := map[string]string{}
+	for _, variable := range environment { // the last counts
+		name, value, _ := strings.Cut(variable, "=")
+		values[name] = value
 	}
+	getenv := func(name string) string { return values[name] }
 	root := &cobra.Command{Use: "penstock", SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(flagError)
 	verb := newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil })

@@ -61,8 +61,7 @@ func Main(own ...interface{ register() error }) {
 			os.Exit(exitUsage)
 		}
 	}
-	// These signals of terminals and batch systems ask for an orderly end. Ctrl-C again ends the process at
-	// once. The others may be repeated, by the system or by a launcher.
+	// These signals ask for an orderly end. Ctrl-C again ends the process at once; others may be repeated.
 	asks := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
 		asks = append(asks, syscall.SIGHUP)
@@ -76,25 +75,21 @@ func Main(own ...interface{ register() error }) {
 			os.Exit(exitFailed)
 		}
 	})
-	// A write to a closed stdout fails, and the run ends in order.
-	signal.Ignore(syscall.SIGPIPE)
+	signal.Ignore(syscall.SIGPIPE) // a write to a closed stdout fails, and the run ends in order
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	// Some file systems report a failed write only here.
-	if err := os.Stdout.Close(); err != nil && code == exitDone {
+	if err := os.Stdout.Close(); err != nil && code == exitDone { // a failed write may be reported only here
 		fmt.Fprintln(os.Stderr, "penstock:", err)
 		code = exitFailed
 	}
 	os.Exit(code)
 }
 
-// patience is how long a process may take to end after a signal, unless losesWork is set. An operator
-// may hang.
+// patience is how long a process may take to end after a signal, unless losesWork is set.
 const patience = 5 * time.Second
 
 // losesWork is set when a process has work that it loses if it does not end in order.
 var losesWork atomic.Bool
 
-// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1            // something failed, or a signal ended the run early
@@ -122,10 +117,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.New("interrupted; nothing is written")
 	}
 	tell(stderr, err)
-	var usage *usageError
 	var launched interface{ ExitCode() int } // an error of launch
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, new(*usageError)):
 		return exitUsage
 	case errors.As(err, &launched) && launched.ExitCode() > 0:
 		return launched.ExitCode()
@@ -136,8 +130,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // tell writes an error as one line, and the stack of a panic.
 func tell(stderr io.Writer, err error) {
 	fmt.Fprintln(stderr, "penstock:", message(err))
-	var p *torch.PanicError
-	if errors.As(err, &p) {
+	if p := (*torch.PanicError)(nil); errors.As(err, &p) {
 		fmt.Fprintf(stderr, "\n%s", p.Stack)
 	}
 }
@@ -146,9 +139,7 @@ var packagePrefix = regexp.MustCompile(`^((train|pipe|data|models|optim|torch|tr
 	`plan|group|launch|metrics|report|toml): )+`)
 
 // message returns the text of an error without names of packages in front.
-func message(err error) string {
-	return packagePrefix.ReplaceAllString(err.Error(), "")
-}
+func message(err error) string { return packagePrefix.ReplaceAllString(err.Error(), "") }
 
 func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
@@ -206,7 +197,6 @@ type output struct {
 	err error
 }
 
-// Unwrap returns the writer itself.
 func (o *output) Unwrap() io.Writer { return o.to }
 
 func (o *output) Write(p []byte) (int, error) {

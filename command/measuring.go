@@ -31,10 +31,8 @@ import (
 // clock times layers. Tests set it; nil is the profile's own clock.
 var clock func() time.Duration
 
-// measureAgain is the remedy for uncertain times.
 const measureAgain = "limits hold, but another plan may be faster; measure again when nothing else runs"
 
-// warnOfTiming prints a warning and a remedy if measured times are uncertain.
 func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 	text := t.Warning()
 	if text != "" {
@@ -62,8 +60,7 @@ func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 var fewMicroBatches int64 = 100
 
 // chooseThreads chooses the threads of each device unless --threads gives a number. A resumed run keeps its
-// number, so that its results equal an uninterrupted run's. Otherwise a device gets its share of the
-// cores, for --threads all or if more threads are clearly faster. All processes use the same number.
+// number, for the same results. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
 		return nil
@@ -99,7 +96,6 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// coresFor returns the threads of each device in an equal share of the cores.
 func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
 
 // devicesOfEach returns the largest number of devices of a process.
@@ -112,7 +108,6 @@ func (j *job) devicesOfEach() int {
 	return (devices*max(j.replicas, 1) + members - 1) / members
 }
 
-// highest is the peak of each device over all steps, in bytes.
 type highest []int64
 
 func (h *highest) add(s train.StepInfo) {
@@ -136,7 +131,6 @@ func (h highest) safeLimit(p *pipe.Pipe) []int64 {
 	return out
 }
 
-// planMemory plans which activations are recomputed, and prints the plan.
 func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
@@ -164,8 +158,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// lighten plans with lighter cuts until one fits, and with a layer less on the device that lacks most, as
-// long as that helps. If none fits it returns the error with the least limit.
+// lighten plans with lighter cuts until one fits, or returns the error with the least limit.
 func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 	least, best, list, tried := int64(math.MaxInt64), err, j.lighter, map[string]bool{}
 	note := func(err error) {
@@ -258,8 +251,7 @@ type measuredModel struct {
 	samples data.Info
 }
 
-// measured makes the model of checked flags for these samples; nil is the model's usual samples. Its errors
-// are usage errors.
+// measured makes the model of checked flags for these samples; nil is the model's usual samples.
 func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 	if samples == nil {
 		samples = f.usualSamples()
@@ -299,7 +291,6 @@ func (f *modelFlags) usualSamples() *data.Info {
 
 func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
-// measure measures the model on a made-up micro-batch.
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	show := progress.New(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.At

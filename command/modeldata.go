@@ -28,15 +28,11 @@ type dataFlags struct {
 
 // register adds the flags. defaultText ends the help of --data.
 func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
-	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(),
-		", ")+defaultText,
-		data.Names()...)
-	option.Path(s, &f.dataDir, "data-dir",
-		"`PATH` of its files; fashion-mnist has a default, synthetic no files")
-	option.Texts(s, &f.dataSettings, "data-set",
-		"`NAME=VALUE,...` options of the data set; a wrong NAME lists them")
-	option.Count(s, &f.window, "window", 128,
-		"`N` bytes in a sample of text, or tokens in a sample of tokens")
+	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+
+		defaultText, data.Names()...)
+	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic none")
+	option.Texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` of the data; a wrong NAME lists them")
+	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens of tokens")
 }
 
 var dataOnly = []string{"data-dir", "data-set", "window"}
@@ -55,7 +51,6 @@ type modelFlags struct {
 	data    data.Options   // of --data-set and the model
 }
 
-// check checks the options of the model and of the data set. It reads no files. Its errors are usage errors.
 func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	f.folder = cmp.Or(f.folder, f.modelName)
 	if f.info, err = models.Describe(f.folder); err != nil {
@@ -70,32 +65,27 @@ func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
 	return err
 }
 
-// tasks are the tasks that models of a kind can be trained for.
 var tasks = map[models.Kind][]data.Task{
 	models.Image:        {data.Classification, data.Regression},
 	models.Segmentation: {data.Segmentation},
 	models.Text:         {data.NextToken},
 }
 
-// checkData checks the options of the data set, and that it has a task of the model.
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
 		return checkPair(s, false, "--data NAME", dataOnly...)
 	}
-	if err := cmp.Or(
-		checkPair(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
-		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir")); err != nil {
-		return err
-	}
 	offered, err := data.Tasks(f.dataName)
+	err = cmp.Or(err,
+		checkPair(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
+		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir"))
 	wanted := tasks[f.info.Kind]
 	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
 	switch {
 	case err != nil:
 		return err
 	case !slices.ContainsFunc(offered, fits):
-		return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
-			wanted[0], f.dataName, offered[0])
+		return f.misfit(offered[0])
 	case f.dataDir == "":
 		if _, err := data.Files(f.dataName, "", f.data); err != nil {
 			return badUsage("--data-dir PATH is needed: %s", message(err))
@@ -111,17 +101,20 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	return nil
 }
 
+func (f *modelFlags) misfit(task data.Task) error {
+	return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
+		tasks[f.info.Kind][0], f.dataName, task)
+}
+
 type datasets struct{ training, test data.Dataset }
 
-// open reads the data set. Its errors are usage errors.
 func (f *modelFlags) open() (sets datasets, err error) {
 	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
 	system.TrimProcess() // reading took more memory than the data
 	return sets, wrongInput(err)
 }
 
-// fit returns the model's options for these samples. chosen has the options for the recipe: the ones of --set
-// and the ones fitted to the samples. Its errors are usage errors.
+// fit returns the model's options for these samples. chosen has the options of --set and the fitted ones.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
 	o, chosen = f.options, parseAssignments(f.settings)
 	if f.lora.Rank > 0 {
@@ -136,8 +129,7 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	fitted := []option{{"classes", &o.Classes, info.Outputs()}}
 	switch task := info.Task(); {
 	case !slices.Contains(tasks[f.info.Kind], task):
-		return o, nil, badUsage("--model %s is for %s, and --data %s for %s; want another of the two",
-			f.modelName, tasks[f.info.Kind][0], f.dataName, task)
+		return o, nil, f.misfit(task)
 	case text:
 		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
 	case len(shape) != len(f.info.Input) || has.Size > 0 && shape[1] != shape[2] ||
@@ -153,20 +145,12 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 		}
 	}
 	for _, p := range fitted {
-		remedy := ""
-		switch {
-		case *p.set == 0:
-			*p.set = p.data
-		case text && *p.set < p.data:
-			remedy = "want at least as many"
-		case !text && *p.set != p.data:
-			remedy = "leave it out"
-		}
-		if remedy != "" {
+		*p.set = cmp.Or(*p.set, p.data)
+		if chosen[p.name] = *p.set; *p.set < p.data || !text && *p.set != p.data {
+			remedy := map[bool]string{true: "want at least as many", false: "leave it out"}[text]
 			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data,
 				remedy)
 		}
-		chosen[p.name] = *p.set
 	}
 	return o, chosen, nil
 }

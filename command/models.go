@@ -19,9 +19,8 @@ func newModels() *cobra.Command {
 		Use:   "models [NAME [--set NAME=VALUE,...]]",
 		Short: "List the models, or the layers of one",
 		Long: `List the models with their numbers of layers and parameters and their options, or
-describe one model and its layers. Options that --set leaves out have their defaults;
-penstock train fits inputs and classes to the data set. No weights are allocated: a model
-may be larger than the memory.`,
+describe one model and its layers. penstock train fits inputs and classes to the data set.
+A model may be larger than the memory.`,
 		Example: `  penstock models
   penstock models unet --set B=11,C=128
   penstock models amoebanetd --set L=72,D=512 --format json`,
@@ -69,7 +68,6 @@ type layerLine struct {
 	Parameters int64  `json:"parameters"`
 }
 
-// readModel makes a model without its weights.
 func readModel(name string, set []string) (model *nn.Sequential, line modelLine, err error) {
 	var o models.Options
 	if err := models.Set(name, &o, set); err != nil {

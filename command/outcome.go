@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"penstock.example/internal/progress"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -24,15 +22,13 @@ type stepLine struct {
 }
 
 type doneLine struct {
-	Done         bool     `json:"done"`
-	Steps        int64    `json:"steps"`
-	TestAccuracy *float64 `json:"test_accuracy,omitempty"`
-	TestMSE      *float64 `json:"test_mse,omitempty"` // for regression, in place of TestAccuracy
-	ParamsSHA256 string   `json:"params_sha256"`
-	StepMedian   *float64 `json:"step_ms_median"` // null if no step was left to take
-	// SafeLimitBytes is, by device, the lowest --memory-limit under which the run cannot fail,
-	// however far stages run ahead. Null if no step was left to take.
-	SafeLimitBytes []int64 `json:"safe_limit_bytes"`
+	Done           bool     `json:"done"`
+	Steps          int64    `json:"steps"`
+	TestAccuracy   *float64 `json:"test_accuracy,omitempty"`
+	TestMSE        *float64 `json:"test_mse,omitempty"` // for regression, in place of TestAccuracy
+	ParamsSHA256   string   `json:"params_sha256"`
+	StepMedian     *float64 `json:"step_ms_median"`   // null if no step was left to take
+	SafeLimitBytes []int64  `json:"safe_limit_bytes"` // see safeLimit; null if no step was left to take
 	// Of the whole process, as the system counts. 0 is unknown.
 	ResidentBytes     int64 `json:"resident_bytes"`
 	PeakResidentBytes int64 `json:"peak_resident_bytes"`
@@ -50,8 +46,7 @@ type validationLine struct {
 	Partial  bool     `json:"partial,omitempty"` // the run has ended within the epoch
 }
 
-// reporter shows the progress of a run on stderr, as a bar on a terminal and as lines elsewhere, and
-// the outcome on stdout. With --format json stdout has a line for each step and each validation, too.
+// reporter shows the progress of a run on stderr, and the outcome or JSON on stdout.
 type reporter struct {
 	stdout, stderr io.Writer
 	lines          *json.Encoder // nil is text
@@ -60,9 +55,10 @@ type reporter struct {
 	names          []string // of devices
 	last           int64    // the number of the run's last step
 
-	bar            *progressbar.ProgressBar         // nil without a terminal
-	showEvaluation func(what string, done, all int) // without a bar
-	shown          time.Time                        // when progress was shown last
+	task           *progress.Task                   // nil without a terminal
+	state          string                           // of task
+	showEvaluation func(what string, done, all int) // without task
+	shown          time.Time                        // when progress was shown last, or task began
 	peaks          highest
 	took, speed    []float64 // of steps: milliseconds, samples a second
 }
@@ -74,29 +70,13 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 	if j.format == "json" {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
-		r.bar = newBar(stderr, r.last-j.loop.Step)
-		r.describe(fmt.Sprintf("step %d of %d", j.loop.Step+1, r.last)) // the first may take long
+		r.task, r.shown = progress.New(stderr, "training", ""), time.Now()
+		r.stderr, r.state = r.task, "no step was done"
 	}
 	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
 		r.showEvaluation = progress.Successive(stderr, "samples")
 	}
 	return r
-}
-
-const barCells = 15
-
-func newBar(w io.Writer, steps int64) *progressbar.ProgressBar {
-	return progressbar.NewOptions64(steps, progressbar.OptionSetWriter(w),
-		progressbar.OptionSetWidth(barCells), progressbar.OptionThrottle(progress.BarEvery),
-		progressbar.OptionShowDescriptionAtLineEnd(),
-		progressbar.OptionOnCompletion(func() { fmt.Fprintln(w) }))
-}
-
-// describe shows a text next to the bar, cut at the width of the terminal.
-func (r *reporter) describe(text string) {
-	width, _ := progress.Width(r.stderr)
-	room := width - barCells - len(" 100% ||  [59m59s:59m59s]  ")
-	r.bar.Describe(text[:min(len(text), max(room, 0))])
 }
 
 func (r *reporter) step(s train.StepInfo) error {
@@ -106,31 +86,24 @@ func (r *reporter) step(s train.StepInfo) error {
 	if r.lines != nil {
 		return r.lines.Encode(stepLine{s.Step, s.Loss, s.SamplesPerSecond, s.Peak})
 	}
-	every := progress.LineEvery
-	if r.bar != nil {
-		every = progress.BarEvery
-	}
-	if now := time.Now(); s.Step == r.last || now.Sub(r.shown) >= every {
+	text := fmt.Sprintf("step %d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
+		s.SamplesPerSecond, r.memory(s.Peak))
+	now := time.Now()
+	if r.task != nil {
+		left := now.Sub(r.shown) / time.Duration(len(r.took)) * time.Duration(r.last-s.Step)
+		r.state = text
+		r.task.Note(fmt.Sprintf("%v left, %s", left.Round(time.Second), text))
+	} else if s.Step == r.last || now.Sub(r.shown) >= progress.LineEvery {
 		r.shown = now
-		text := fmt.Sprintf("%d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
-			s.SamplesPerSecond, r.memory(s.Peak))
-		if r.bar != nil {
-			r.describe(text)
-		} else if _, err := fmt.Fprintln(r.stderr, "step "+text); err != nil {
-			return err
-		}
-	}
-	if r.bar != nil {
-		return r.bar.Add(1)
+		_, err := fmt.Fprintln(r.stderr, text)
+		return err
 	}
 	return nil
 }
 
-func (r *reporter) hasBar() bool { return r.bar != nil && !r.bar.IsFinished() }
-
 func (r *reporter) evaluating(what string, done, all int) {
-	if r.hasBar() {
-		r.describe(fmt.Sprintf("%s %d/%d", what, done, all))
+	if r.task != nil {
+		r.task.Note(fmt.Sprintf("%s %d/%d", what, done, all))
 	} else {
 		r.showEvaluation(what, done, all)
 	}
@@ -141,21 +114,15 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 		return r.lines.Encode(validationLine{v.Epoch, v.Step, *v.Loss, v.Accuracy, v.MSE, v.Better,
 			v.Partial})
 	}
-	if r.hasBar() {
-		if err := r.bar.Clear(); err != nil {
-			return err
-		}
-	}
 	text := fmt.Sprintf("epoch %d", v.Epoch+1)
 	if v.Partial {
 		text += fmt.Sprintf(", ended after step %d", v.Step)
 	}
 	text += fmt.Sprintf(": validation loss %.4f", *v.Loss)
-	if v.Accuracy != nil {
-		text += fmt.Sprintf(", accuracy %.2f %%", 100**v.Accuracy)
-	}
 	if v.MSE != nil {
 		text += fmt.Sprintf(", mean squared error %.4g", *v.MSE)
+	} else {
+		text += fmt.Sprintf(", accuracy %.2f %%", 100**v.Accuracy)
 	}
 	if v.Better {
 		text += ", the best so far"
@@ -164,11 +131,12 @@ func (r *reporter) validated(v train.ValidationInfo) error {
 	return err
 }
 
-// endSteps ends the line of the bar if the run ended early.
+// endSteps leaves the last step on the terminal.
 func (r *reporter) endSteps() {
-	if r.hasBar() {
-		_ = r.bar.Exit() // an error of stderr has nowhere to be told
-		r.bar = nil
+	if r.task != nil {
+		r.task.Line(r.state)
+		r.task.End()
+		r.task = nil
 	}
 }
 
@@ -218,11 +186,10 @@ func (r *reporter) done(o doneLine) error {
 				formatBytes(o.PeakResidentBytes))
 		}
 		row(w, "params sha256", o.ParamsSHA256)
-		if o.checkpoint != "" {
-			row(w, "checkpoint", o.checkpoint)
-		}
-		if o.trace != "" {
-			row(w, "trace", o.trace)
+		for _, file := range [][2]string{{"checkpoint", o.checkpoint}, {"trace", o.trace}} {
+			if file[1] != "" {
+				row(w, file[0], file[1])
+			}
 		}
 	})
 }

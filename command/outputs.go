@@ -18,26 +18,17 @@ import (
 	"penstock.example/train"
 )
 
-// measures writes the metrics of steps and tests to files and to the dashboard. Only rank 0 has
-// writers.
-type measures struct {
-	writers metrics.Writers
-	clipped bool // gradients have a norm
-	epoch   int  // of the last step
-}
-
 func (j *job) openMeasures(context.Context, io.Writer) error {
 	if j.member.Rank > 0 {
 		return nil
 	}
-	m := &j.measures
-	if m.clipped = j.clipNorm > 0; j.from != nil {
-		m.epoch = j.from.Position.Epoch
+	if j.from != nil {
+		j.epoch = j.from.Position.Epoch
 	}
 	if j.out != "" {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
 		if err == nil {
-			m.writers = append(m.writers, log)
+			j.writers = append(j.writers, log)
 			err = writeFile(filepath.Join(j.out, configName), j.effective)
 		}
 		if err == nil && isFolder(j.modelName) {
@@ -52,25 +43,24 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 		if err != nil {
 			return unwritable("tensorboard", j.tensorboard, err)
 		}
-		m.writers = append(m.writers, events)
+		j.writers = append(j.writers, events)
 	}
 	return nil
 }
 
-func (m *measures) step(s train.StepInfo) error {
-	m.epoch = s.Epoch
+func (j *job) writeStep(s train.StepInfo) error {
+	j.epoch = s.Epoch
 	out := metrics.Step{Step: s.Step, Epoch: s.Epoch, Time: metrics.Seconds(time.Now()), Loss: s.Loss,
 		LR: s.LR, SamplesPerSecond: s.SamplesPerSecond, PeakBytes: s.Peak}
-	if m.clipped {
+	if j.clipNorm > 0 {
 		out.GradNorm = &s.GradNorm
 	}
-	return m.writers.Step(out)
+	return j.writers.Step(out)
 }
 
-// test writes a score; out has the step and its epoch.
-func (m *measures) test(out metrics.Test, e train.Evaluation) error {
+func (j *job) writeTest(out metrics.Test, e train.Evaluation) error {
 	out.Time, out.Accuracy, out.MSE = metrics.Seconds(time.Now()), e.Accuracy, e.MSE
-	return m.writers.Test(out)
+	return j.writers.Test(out)
 }
 
 func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
@@ -78,8 +68,7 @@ func (j *job) evaluate(ctx context.Context) (train.Evaluation, error) {
 		OnBatch: func(done, all int) { j.show.evaluating("testing", done, all) }})
 }
 
-// testing is the hook of --test-every. A signal interrupts the test, but not in a group: its processes
-// all end after the same step.
+// testing is the hook of --test-every. A signal interrupts the test, but not in a group.
 func (j *job) testing(ctx context.Context) train.Hook {
 	if j.group != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -95,11 +84,10 @@ func (j *job) testing(ctx context.Context) train.Hook {
 		case err != nil:
 			return fmt.Errorf("testing after step %d: %w", s.Step, err)
 		}
-		return j.measures.test(metrics.Test{Step: s.Step, Epoch: s.Epoch}, tested)
+		return j.writeTest(metrics.Test{Step: s.Step, Epoch: s.Epoch}, tested)
 	})
 }
 
-// validation returns the validation after each epoch and at the end; nil without --validate.
 func (j *job) validation() *train.Validation {
 	set := j.heldOut
 	if j.validate == partTest {
@@ -112,7 +100,7 @@ func (j *job) validation() *train.Validation {
 		OnBatch: func(done, all int) { j.show.evaluating("validating", done, all) },
 		OnResult: func(r train.ValidationInfo) error {
 			j.peaks.add(train.StepInfo{Peak: j.pipe.Peaks()})
-			err := j.measures.test(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
+			err := j.writeTest(metrics.Test{Step: r.Step, Epoch: r.Epoch, TestLoss: r.Loss,
 				Validation: true}, r.Evaluation)
 			return cmp.Or(err, j.show.validated(r))
 		}}
@@ -135,16 +123,17 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	}
 	var past metrics.History
 	if j.out != "" {
-		if past, err = metrics.Read(filepath.Join(j.out, metrics.FileName)); err != nil {
-			return err
-		}
+		past, err = metrics.Read(filepath.Join(j.out, metrics.FileName))
 	}
-	if j.live, err = report.NewLive(j.describeRun(), past); err != nil {
+	if err == nil {
+		j.live, err = report.NewLive(j.describeRun(), past)
+	}
+	if err != nil {
 		return err
 	}
 	j.live.Host, _, _ = net.SplitHostPort(j.dashboardAt)
 	j.live.Serve(j.listener)
-	j.measures.writers = append(j.measures.writers, j.live)
+	j.writers = append(j.writers, j.live)
 	_, err = fmt.Fprintf(stderr, "dashboard: http://%v/\n", j.listener.Addr())
 	return err
 }
@@ -170,21 +159,18 @@ func (j *job) recordStep(s train.StepInfo) error {
 	return j.updatePage()
 }
 
-// updatePage shows the page on the dashboard and writes it to --out.
 func (j *job) updatePage() error {
+	var err error
 	if j.live != nil {
-		if err := j.live.SetRun(*j.page); err != nil {
-			return err
-		}
+		err = j.live.SetRun(*j.page)
 	}
-	if j.out == "" {
-		return nil
+	if j.out == "" || err != nil {
+		return err
 	}
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd writes to the page how the run ended. If a resumed run recorded no step, it takes the page
-// in --out. After a failed run an error of writing is ignored.
+// recordEnd writes to the page how the run ended. A resumed run that recorded no step has the page in --out.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.live == nil {
 		return nil
@@ -245,7 +231,6 @@ func (j *job) describeRun() report.Run {
 	return r
 }
 
-// originFacts are the last facts of a page: versions, and under a name the time of now.
 func originFacts(name string) []report.Fact {
 	return []report.Fact{
 		{Name: "Versions", Value: fmt.Sprintf("penstock %s, libtorch %s", ownVersion(), torch.Version())},

@@ -94,9 +94,8 @@ func readPage(cmd *cobra.Command, from string) (page report.Page, err error) {
 	return page, nil
 }
 
-// stepToRecord returns the step to record for the page and the trace; 0 is none. The first two steps are not
-// typical: they touch fresh memory, for activations and for the optimizer's state. An epoch's last step is not
-// if its batch is smaller than the others.
+// stepToRecord returns the step to record for the page and the trace; 0 is none. The first two steps touch
+// fresh memory, and an epoch's last batch may be smaller.
 func (j *job) stepToRecord() int64 {
 	l, accumulate := &j.loop, max(j.accumulate, 1)
 	if j.traceFile == "" && j.out == "" && j.dashboardAt == "" {
@@ -112,7 +111,6 @@ func (j *job) stepToRecord() int64 {
 	return min(l.Step+3, j.last)
 }
 
-// openTrace checks that the trace can be written.
 func (j *job) openTrace(context.Context, io.Writer) error {
 	if j.traceFile == "" || j.member.Rank > 0 {
 		return nil

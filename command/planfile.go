@@ -138,7 +138,6 @@ func (p *foundPlan) show(w io.Writer, line planJSON) {
 	}
 }
 
-// bound says how much faster another plan could be.
 func (p *foundPlan) bound() string {
 	if p.Proved {
 		return "no plan of those searched takes less"
@@ -199,7 +198,6 @@ func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 	return nil
 }
 
-// parsePlan parses the plan of a model.
 func parsePlan(text []byte) (line planJSON, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

@@ -21,8 +21,7 @@ import (
 	"penstock.example/train"
 )
 
-// Several replicas of the pipeline may run in one process. Each is then a member of the group, with
-// its own model, pipe, loop and devices. They share the data set.
+// Several replicas may run in one process. Each is a member of the group. They share the data set.
 //
 //	penstock train --replicas 2 --stages 2     process 0  member 0: cpu:0 cpu:1  member 1: cpu:2 cpu:3
 
@@ -50,8 +49,7 @@ func (f groupFlags) config(s *pflag.FlagSet, getenv func(string) string) (group.
 	return cfg, err
 }
 
-// checkGroup finds which members of the group are in this process. Without --stages and --balance
-// each process of a replica has one stage.
+// checkGroup finds which members are in this process. By default a process of a replica has one stage.
 func (o *runOptions) checkGroup(s *pflag.FlagSet) (err error) {
 	if o.member, err = o.groupFlags.config(s, o.getenv); err != nil {
 		return err
@@ -94,7 +92,6 @@ func (o *runOptions) devicesPerReplica() (n int) {
 	return n
 }
 
-// members returns the options of each member of the group in this process.
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(o.open)
 	localGroups := make([]*group.Group, o.membersHere)
@@ -117,8 +114,7 @@ func (o runOptions) members() (all []runOptions) {
 	return all
 }
 
-// runMembers runs the members of the group in this process. If one fails, the others return peer
-// failures; runMembers returns the cause.
+// runMembers runs the members of the group in this process. If one fails it returns the cause.
 func runMembers(members []runOptions, run func(runOptions) error) (first error) {
 	errs := make([]error, len(members))
 	var all sync.WaitGroup
@@ -127,29 +123,24 @@ func runMembers(members []runOptions, run func(runOptions) error) (first error) 
 	}
 	all.Wait()
 	for k, err := range errs {
-		if err == nil || isPeerFailure(err) {
-			first = cmp.Or(first, err)
-			continue
+		byPeer := errors.As(err, new(*group.MemberError)) || errors.As(err, new(*group.FailedError)) ||
+			errors.As(err, new(*group.LostError))
+		switch first = cmp.Or(first, err); {
+		case err == nil || byPeer:
+		case k == 0:
+			return err
+		default:
+			return &remedyError{err, fmt.Sprintf("replica %d: %s", members[k].member.Rank, message(err))}
 		}
-		if k > 0 {
-			err = &remedyError{err, fmt.Sprintf("replica %d: %s", members[k].member.Rank, message(err))}
-		}
-		return err
 	}
 	return first
-}
-
-func isPeerFailure(err error) bool {
-	return errors.As(err, new(*group.MemberError)) || errors.As(err, new(*group.FailedError)) ||
-		errors.As(err, new(*group.LostError))
 }
 
 // localFlags are flags in which the processes of a run may differ.
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
 	"config"}
 
-// facts returns the given flags, which must be equal in all processes of a run. A path counts only as
-// given, a file with a schedule by its program.
+// facts returns the given flags, which must be equal in all processes of a run. Paths may differ.
 func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	s.Visit(func(f *pflag.Flag) {
@@ -174,23 +165,18 @@ func (j *job) openGroup(ctx context.Context, _ io.Writer) (err error) {
 	if j.group = j.localGroup; j.group == nil {
 		j.group, err = group.Join(ctx, j.member)
 	}
-	if errors.As(err, new(*group.ConfigError)) {
+	if j.config.Group = j.group; errors.As(err, new(*group.ConfigError)) {
 		return &usageError{err}
 	} else if err != nil {
 		return err
 	}
-	j.config.Group = j.group
 	// The launcher of each machine counts its restarts. The highest count is used.
 	restarts, err := group.Meet(ctx, j.group, "restarts", j.member.Restart, nil)
-	if err != nil {
-		return err
-	}
-	j.member.Restart = slices.Max(restarts)
-	return nil
+	j.member.Restart = slices.Max(append(restarts, 0))
+	return err
 }
 
-// failGroup tells the other members why this one fails, unless another one does. It returns err, as a usage
-// error if the first failure is one.
+// failGroup tells the group why this member fails. It returns a usage error if the first failure is one.
 func failGroup(g *group.Group, err error) error {
 	if g == nil || err == nil {
 		return err

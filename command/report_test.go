@@ -6,9 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
-	"penstock.example/internal/progress"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -56,29 +54,6 @@ checkpoint     out/step-000009
 `
 	if stdout.String() != want {
 		t.Errorf("got\n%swant\n%s", &stdout, want)
-	}
-}
-
-// No row of a bar is wider than the terminal.
-func TestBarFits(t *testing.T) {
-	const width = progress.UsualWidth
-	var stderr bytes.Buffer
-	r := textReport(nil, &stderr)
-	r.bar = newBar(&stderr, 2)
-	for n := int64(8); n <= 9; n++ {
-		if err := r.step(step(n)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.endSteps()
-	if !strings.Contains(stderr.String(), "9/9  loss 1.5") || !strings.HasSuffix(stderr.String(), "\n") {
-		t.Errorf("no loss, or no end of the line, in %q", &stderr)
-	}
-	for row := range strings.FieldsFuncSeq(stderr.String(),
-		func(c rune) bool { return c == '\r' || c == '\n' }) {
-		if n := utf8.RuneCountInString(row); n > width {
-			t.Errorf("a row of %d: %q", n, row)
-		}
 	}
 }
 

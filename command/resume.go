@@ -14,14 +14,12 @@ import (
 
 func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
 
-// openStore locks --out and finds the checkpoint to resume.
 func (j *job) openStore(context.Context, io.Writer) (err error) {
 	if j.out == "" {
 		return nil
 	}
 	store := j.store()
-	// Another run might remove the checkpoint that is read.
-	j.unlock, err = store.Lock()
+	j.unlock, err = store.Lock() // another run might remove the checkpoint that is read
 	switch {
 	case errors.Is(err, train.ErrLocked):
 		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
@@ -63,8 +61,7 @@ func (j *job) openCheckpoint() error {
 		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
-	j.loop.Plateau = cmp.Or(from.Plateau, j.loop.Plateau)
-	j.saved = from.Step
+	j.loop.Plateau, j.saved = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
 	return nil
 }
 
@@ -74,7 +71,7 @@ func (j *job) save() (path string, err error) {
 		return "", nil
 	}
 	// Metrics come first, so that each saved step has its line on disk.
-	unwritten := j.measures.writers.Sync()
+	unwritten := j.writers.Sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
 	if j.unsaved = err != nil; !j.unsaved {
 		j.saved = j.loop.Step
@@ -82,7 +79,6 @@ func (j *job) save() (path string, err error) {
 	return path, cmp.Or(err, unwritten)
 }
 
-// tellStart prints the checkpoint and the changes of flags, data and kernels since.
 func (j *job) tellStart(stderr io.Writer) error {
 	text, was, now := "going on from "+j.from.Path, j.from.Recipe, j.recipe
 	if was.Chunks != now.Chunks { // by --plan auto

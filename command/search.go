@@ -31,7 +31,6 @@ import (
 	"penstock.example/train"
 )
 
-// planFlags are the flags of penstock plan.
 type planFlags struct {
 	measureFlags
 	linkFlags
@@ -141,12 +140,11 @@ func (f *planFlags) register(s *pflag.FlagSet) {
 		"(default 2)", option.Integer)
 	option.List(s, &f.replicas, "replicas", "`N,...` pipelines, with --machine and --batch "+
 		"(default 1)", option.Integer)
-	option.Size(s, &f.limit, "memory-limit", "most memory of each device, as a `SIZE` such as 512MiB")
+	limitFlag(s, &f.limit)
 	option.Path(s, &f.machine, "machine", "`FILE` of the devices and links to plan for, as JSON")
 	f.linkFlags.register(s)
 }
 
-// readDevices reads --devices: a number or a list.
 func (f *planFlags) readDevices(text string) error {
 	f.devices = nil
 	if n, err := strconv.Atoi(text); err == nil {
@@ -279,7 +277,6 @@ func (f *planFlags) wishes(show *progress.Task) plan.Options {
 		}}
 }
 
-// planModel measures a model and finds its fastest plan.
 func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measuredModel) (*foundPlan, error) {
 	devices, err := readDevices(f.devices)
 	if err != nil {
@@ -333,8 +330,7 @@ func refusedPlan(err error) error {
 // hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
-// readDevices reads the model and the memory of devices. Devices of different kinds, and devices that cannot
-// be used here, are usage errors.
+// readDevices reads the model and the memory of devices.
 func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for i, d := range devices {
 		h, problem := hardware(d)

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +20,7 @@ import (
 	"penstock.example/train"
 )
 
-// newTrain makes the verb, which checks its command line and calls run. args is the whole command line, for
-// the run's page.
+// newTrain makes the verb, which checks its command line and calls run. args is the whole command line.
 func newTrain(args []string, getenv func(string) string,
 	run func(*cobra.Command, runOptions) error) *cobra.Command {
 	var flags trainFlags
@@ -33,16 +32,13 @@ func newTrain(args []string, getenv func(string) string,
 The trained weights do not depend on --stages, --balance, --devices, --schedule,
 --virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
 
-Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running
-step, with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its
-end, also if it fails. Only if its loss is not a number, or one of several processes
-or replicas fails, go on from the last checkpoint (--save-every).
+Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running step,
+with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its end, also if
+it fails, but not if its loss is not a number or another process fails.
 
-Processes share the stages of a run if penstock launch, torchrun, srun or mpirun
-starts them, or with --processes, --rank and --rendezvous. All need the same
-command line, data and program.`,
-		Example: `  penstock train --model resnet20 --data fashion-mnist --stages 2 --out out/fashion
-  penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
+Processes share the stages of a run if penstock launch, torchrun, srun or mpirun starts
+them, or with --rank. All need the same command line, data and program.`,
+		Example: `  penstock train --model gpt --data text --data-dir shakespeare.txt --steps 500
   penstock train --plan plan.json --out out/planned
   penstock train --out out/planned --resume`,
 		Args: noArguments,
@@ -58,7 +54,6 @@ command line, data and program.`,
 	return configurable(cmd)
 }
 
-// prepare checks the command line before a process meets the others.
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
 	err error) {
 	err = f.takePlan(cmd)
@@ -118,10 +113,10 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 	}
 	o.numerics.apply()
 	j, err := openJob(ctx, o, stderr)
-	if ctx.Err() != nil && err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the first step; nothing is lost")
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	defer func() {
@@ -162,7 +157,7 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
-	j.loop.OnStep = append([]train.Hook{j.measures.step, peaks}, j.loop.OnStep...)
+	j.loop.OnStep = append([]train.Hook{j.writeStep, peaks}, j.loop.OnStep...)
 	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
@@ -183,11 +178,9 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.measures.test(metrics.Test{Step: step, Epoch: j.measures.epoch}, tested); err != nil {
-		return err
-	}
-	sum, err := train.ParamsSHA256(j.group, j.model)
-	if err != nil {
+	err = j.writeTest(metrics.Test{Step: step, Epoch: j.epoch}, tested)
+	sum, failed := train.ParamsSHA256(j.group, j.model)
+	if err = cmp.Or(err, failed); err != nil {
 		return err
 	}
 	resident, peak := system.ResidentMemory()
@@ -196,7 +189,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 		PeakResidentBytes: peak, checkpoint: saved, trace: j.traceFile})
 }
 
-// failedError is the error of a run that was open, with advice how to go on.
+// failedError is the error of an open run, with advice how to go on.
 type failedError struct {
 	error
 	advice string
@@ -207,7 +200,6 @@ func (e *failedError) Unwrap() error { return e.error }
 
 var errInterrupted = errors.New("interrupted")
 
-// interruption is the error of a run that a signal ended.
 func (j *job) interruption(step int64, saved string) error {
 	if saved == "" {
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
@@ -218,16 +210,15 @@ func (j *job) interruption(step int64, saved string) error {
 const goOn = "; to go on, start it again with --resume"
 
 // failed adds advice to an error, which rank 0 gives for all processes.
-func (j *job) failed(err error, advice ...string) error {
+func (j *job) failed(err error, advice string) error {
 	if j.member.Rank > 0 {
-		advice = nil
+		advice = ""
 	}
-	return &failedError{err, strings.Join(advice, "")}
+	return &failedError{err, advice}
 }
 
-// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the
-// weights as they were before it. A run goes on from its last checkpoint if it diverged, its step is
-// half done, or it cannot be saved.
+// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
+// as they were. A run goes on from its last checkpoint if it diverged or its step is half done.
 func (j *job) saveAfterFailure(failure error) error {
 	advice := goOn
 	if errors.Is(failure, torch.ErrOutOfMemory) {
@@ -247,7 +238,7 @@ func (j *job) saveAfterFailure(failure error) error {
 		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
 	}
 	if j.out == "" {
-		return j.failed(failure)
+		return j.failed(failure, "")
 	}
 	// Outside of a step only this process fails, and the others do not save.
 	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
@@ -255,19 +246,18 @@ func (j *job) saveAfterFailure(failure error) error {
 		path, err := j.save()
 		if path != "" {
 			j.endedWithPeers = true
-			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s", j.loop.Step, path), advice)
+			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice))
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
 	if j.saved == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d", j.out, j.saved), advice)
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.saved, advice))
 }
 
-// limitGarbage keeps the garbage in Go's heap below 16 MiB, or the size of a smaller heap, and returns
-// the old GOGC. By default used batches may take as much memory as the data set, which lies on the
-// heap. The data set has no pointers, so frequent collections are cheap.
+// limitGarbage keeps the garbage in Go's heap below 16 MiB and returns the old GOGC. By default used batches
+// may take as much memory as the data set. The data set has no pointers, so collections are cheap.
 func limitGarbage() (before int) {
 	system.TrimProcess() // after reading data and planning
 	var m runtime.MemStats

@@ -19,26 +19,21 @@ import (
 	"penstock.example/train"
 )
 
-// trainedFlags choose a checkpoint of a run, and how its model runs.
 type trainedFlags struct {
-	best   bool
-	stages int
-	config pipe.Config
-	limit  int64
-	batch  int
+	best          bool
+	stages, batch int
+	config        pipe.Config
+	limit         int64
 }
 
 func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
 	option.Count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
-	option.List(s, &f.config.Devices, "devices", "`LIST` of devices, one for each of --stages (default "+
-		"cpu:0,cpu:1,...)", readDevice)
+	devicesFlag(s, &f.config.Devices)
 	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
-	option.Count(s, &f.config.Chunks, "chunks", 0,
-		"`N` micro-batches of each batch (default: as in training)")
-	option.Size(s, &f.limit, "memory-limit",
-		"most memory of each device, as a `SIZE` such as 512MiB (default none)")
+	option.Count(s, &f.config.Chunks, "chunks", 0, "`N` micro-batches of a batch (default: as in training)")
+	limitFlag(s, &f.limit)
 }
 
 func bestFlag(s *pflag.FlagSet, best *bool) {
@@ -89,13 +84,13 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	for _, d := range t.pipe.Devices() {
 		d.SetLimit(f.limit)
 	}
-	if err := t.pipe.Place(); err != nil {
-		return t, withRemedy(err)
+	err = t.pipe.Place()
+	if err == nil && t.weights != "" {
+		err = loadWeights(t.weights, t.pipe.Model(), t.rules)
+	} else if err == nil {
+		err = t.checkpoint.RestoreModel(t.pipe)
 	}
-	if t.weights != "" {
-		return t, withRemedy(loadWeights(t.weights, t.pipe.Model(), t.rules))
-	}
-	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
+	return t, withRemedy(err)
 }
 
 // makeModel makes the model of the checkpoint, without its weights.
@@ -134,7 +129,6 @@ func (t *trained) close() (err error) {
 	return err
 }
 
-// settingsOf returns the settings of a choice; nil without.
 func settingsOf(c train.Choice) map[string]any {
 	settings, _ := c.Settings.(map[string]any)
 	return settings

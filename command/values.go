@@ -19,11 +19,9 @@ type gpuFlags struct{ deterministic, tf32 bool }
 func (f *gpuFlags) register(s *pflag.FlagSet) {
 	s.BoolVar(&f.deterministic, "deterministic", true,
 		"have GPUs compute the same bits each time, but slower; CPUs always do")
-	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32: faster, with 10 "+
-		"bits of mantissa")
+	s.BoolVar(&f.tf32, "tf32", false, "have GPUs multiply and convolve float32 in TF32, which is faster")
 }
 
-// check refuses the flags if no device is a GPU.
 func (f gpuFlags) check(s *pflag.FlagSet, devices []torch.Device) error {
 	gpu := slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU })
 	return checkPair(s, gpu, "a GPU among --devices", "deterministic", "tf32")
@@ -35,10 +33,8 @@ func (f gpuFlags) apply() {
 	torch.SetTF32(f.tf32)
 }
 
-// autocastFlag is --autocast, which without a value is bfloat16.
 func autocastFlag(s *pflag.FlagSet, to *torch.Autocast) {
-	words := []string{torch.AutocastOff.String(), torch.AutocastBFloat16.String(),
-		torch.AutocastFloat16.String()}
+	words := []string{"off", "bfloat16", "float16"}
 	s.Var(&option.Value{Text: words[0], Words: words, Read: func(text string) (err error) {
 		inFile := map[string]string{"true": words[1], "false": words[0]}[text] // autocast = true
 		if *to, err = torch.ParseAutocast(cmp.Or(inFile, text)); err != nil {
@@ -61,7 +57,6 @@ func joinAutocast(args []string) []string {
 
 func flagError(cmd *cobra.Command, err error) error { return badUsage("%w", option.Error(cmd, err)) }
 
-// readDevice reads an element of --devices.
 func readDevice(word string) (torch.Device, error) {
 	d, err := torch.ParseDevice(word)
 	if err != nil {

@@ -72,7 +72,8 @@ func (p *Task) tell(now time.Time) {
 		text += ": " + p.state
 	}
 	if p.shown = p.live; p.live {
-		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
+		width, _ := Width(p.w)
+		fmt.Fprintf(p.w, "\r\x1b[K%.*s", width-1, text)
 	} else {
 		fmt.Fprintln(p.w, text)
 	}
