@@ -23,6 +23,9 @@ import (
 
 const configName = "config.toml"
 
+// ofOneStart are flags that a directory does not keep for the next start.
+var ofOneStart = []string{"resume", "autoresume", "changed-data"}
+
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
 func configurable(cmd *cobra.Command) *cobra.Command {
@@ -118,7 +121,7 @@ func effectiveConfig(cmd *cobra.Command) []byte {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, several := f.Value.(pflag.SliceValue)
 		switch text := f.Value.String(); {
-		case slices.Contains(neverInFiles, f.Name), strings.HasSuffix(f.Name, "resume"):
+		case slices.Contains(neverInFiles, f.Name), slices.Contains(ofOneStart, f.Name):
 		case several:
 			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: list.GetSlice()}) // texts can be encoded
 		case plainValue.MatchString(text):

@@ -407,7 +407,10 @@ func TestResumeWithOtherData(t *testing.T) {
 	if !strings.Contains(r.stderr, "; other data: 34 samples instead of 36; ") {
 		t.Errorf("stderr: %s", r.stderr)
 	}
-	must(t, with(run, "--steps", "8", "--resume")...)
+	if err := os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-24]), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, []string{"train", "--out", out, "--steps", "9", "--resume"}, exitUsage, "--changed-data")
 
 	path, err := filepath.Abs(fixtureTokenizer)
 	if err != nil {
