@@ -56,7 +56,7 @@ type madePlan struct {
 const auto = "auto" // value of --plan
 
 // keptByAuto are flags that --plan auto takes as they are given.
-var keptByAuto = []string{"model", "set", "batch", "optimizer", "momentum", "train-only", "autocast",
+var keptByAuto = []string{"model", "set", "lora", "batch", "optimizer", "momentum", "train-only", "autocast",
 	"memory-limit", "chunks", "threads", "schedule"}
 
 // checkAuto checks the flags that are given with --plan auto and records the circumstances of the plan.

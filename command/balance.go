@@ -46,7 +46,7 @@ state, and activations.`,
 	}
 	s := cmd.Flags()
 	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	namesFlags(s, &f.modelName, &f.settings)
+	namesFlags(s, &f.modelFlags)
 	option.Count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	option.Word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
 	option.Count(s, &f.batch, "batch", 256, "`N` samples in a batch")

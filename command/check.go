@@ -130,7 +130,7 @@ func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) err
 
 // checkCut checks stages, balance, devices and policies against each other and against the model.
 func (o *runOptions) checkCut(s *pflag.FlagSet) error {
-	model, err := models.New(o.modelName, o.options)
+	model, err := models.New(o.folder, o.options)
 	if err != nil {
 		return badUsage("--set %s: %s", strings.Join(o.settings, ","), message(err))
 	}

@@ -9,12 +9,9 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/internal/option"
-	"penstock.example/safetensors"
 	"penstock.example/train"
 )
 
@@ -121,57 +118,4 @@ missing or damaged, the exit code is 1.
 			return err
 		},
 	}
-}
-
-func newExport() *cobra.Command {
-	types := map[string]safetensors.DType{"float16": safetensors.F16, "bfloat16": safetensors.BF16,
-		"float32": safetensors.F32, "float64": safetensors.F64}
-	names := slices.Sorted(maps.Keys(types))
-	var out, dtype string
-	var best bool
-	cmd := &cobra.Command{
-		Use:   "export DIR --out FILE.safetensors",
-		Short: "Write a trained model to a file for PyTorch",
-		Long: `Write the parameters and buffers of a trained model to a safetensors file for PyTorch,
-by their names in torchvision, and for gpt2 in Hugging Face's library. The checkpoint is
-checked first. If it is damaged, nothing is written.
-
-` + whichCheckpoint,
-		Example: `  penstock export out/pets --best --dtype float16 --out pets.safetensors`,
-		Args:    filesNamed("DIR"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := need(cmd, "out"); err != nil {
-				return err
-			}
-			c, err := findCheckpoint(args[0], best)
-			if err != nil {
-				return err
-			}
-			if err := checkOut(cmd, out, c.Paths()...); err != nil {
-				return err
-			}
-			count, stream := 0, standardOutput(cmd, out)
-			err = c.Merge(func(model []safetensors.Tensor) error {
-				for i, t := range model {
-					if to, ok := types[dtype]; ok && t.DType.Float() && t.DType != to {
-						model[i] = safetensors.Converting(t, to)
-					}
-				}
-				if count = len(model); stream != nil {
-					return safetensors.Write(stream, model, safetensors.PyTorch)
-				}
-				return safetensors.WriteFile(out, model, safetensors.PyTorch)
-			})
-			if err == nil && stream == nil {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
-			}
-			return err
-		},
-	}
-	s := cmd.Flags()
-	s.SortFlags = false
-	option.Path(s, &out, "out", "`FILE` to write, such as model.safetensors")
-	option.Word(s, &dtype, "dtype", "", "`TYPE` of floats: "+strings.Join(names, ", "), names...)
-	bestFlag(s, &best)
-	return cmd
 }

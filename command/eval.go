@@ -151,7 +151,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
 		}
 	}
-	of := modelFlags{modelName: t.recipe.Model.Name, dataFlags: *f}
+	of := modelFlags{modelName: t.recipe.Model.Name, folder: t.folder, dataFlags: *f}
 	if err := of.check(cmd.Flags()); err != nil {
 		return sets, err
 	}
@@ -163,9 +163,10 @@ func newPredict() *cobra.Command {
 	var f trainedFlags
 	var top int
 	var tokens string
+	var g generator
 	cmd := &cobra.Command{
-		Use:   "predict DIR FILE... [flags]",
-		Short: "Predict classes or values for files by a trained model",
+		Use:   "predict DIR (FILE... | --prompt TEXT) [flags]",
+		Short: "Predict classes or values for files by a trained model, or continue a text",
 		Long: `Run a trained model on inputs in files, and print a line of JSON for each:
 
   classes    {"file": "a.png", "row": 0,
@@ -177,12 +178,26 @@ func newPredict() *cobra.Command {
 A file is a picture (PNG, JPEG, GIF), a text, a CSV with or without the target's column,
 or an .npy of one input, or of several in a leading dimension; - is standard input. DIR is
 a checkpoint, or the directory of penstock train --out for its newest checkpoint. If a
-file cannot be an input of the model, nothing is printed.`,
+file cannot be an input of the model, nothing is printed.
+
+With --prompt a model of text continues the prompt, and the text is printed as it comes.
+DIR may then be a folder with a model of Hugging Face as well.`,
 		Example: `  penstock predict out/pets cat.jpg dog.jpg --top 3
   penstock predict out/pets --best photos/*.jpg | jq -r '[.file, .classes[0].name] | @tsv'
-  penstock predict out/prices - < houses.csv`,
-		Args: filesNamed("DIR", "FILE..."),
+  penstock predict out/prices - < houses.csv
+  penstock predict out/llama --prompt "Once upon a time" --tokens 100`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("prompt") {
+				return filesNamed("DIR")(cmd, args)
+			}
+			return filesNamed("DIR", "FILE...")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if cmd.Flags().Changed("prompt") {
+				return g.run(cmd, &f, args[0], tokens)
+			} else if err := checkPair(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
+				return err
+			}
 			p := predictor{top: top}
 			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokens, args[1:]) })
 			if err != nil {
@@ -208,6 +223,7 @@ file cannot be an input of the model, nothing is printed.`,
 	s := cmd.Flags()
 	option.Count(s, &top, "top", 5, "`K` most likely classes of each input")
 	option.Path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	g.register(s)
 	f.register(s)
 	return cmd
 }
@@ -240,16 +256,12 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
 	}
-	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
-	runs, _ := chosen["tokenizer"].(string)
 	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
 	err = cmp.Or(checkPair(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
 		checkPair(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
 			"classes to predict", "top"))
-	if tokens = cmp.Or(tokens, runs); err == nil && tokens != "" && ofTokens {
-		if p.tokens, err = tokenizer.Open(tokens); err != nil {
-			return fmt.Errorf("--tokenizer: %w", err)
-		}
+	if err == nil && ofTokens {
+		p.tokens, err = t.tokenizer(tokens)
 	}
 	if err == nil {
 		p.inputs, err = data.NewInputs(*samples, p.tokens, files)

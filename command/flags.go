@@ -14,7 +14,6 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/setting"
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -66,6 +65,7 @@ type groupFlags struct {
 // weightFlags say which weights a run starts from, and how their names become the model's.
 type weightFlags struct {
 	init      string // "" is none
+	adapter   string // a folder; "" is none
 	rename    []string
 	rules     nn.WeightsConfig
 	trainOnly []string // layers; nil is all
@@ -74,13 +74,14 @@ type weightFlags struct {
 func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	namesFlags(s, &f.modelName, &f.settings)
+	namesFlags(s, &f.modelFlags)
 	option.Path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
 	option.Texts(s, &f.weights.rename, "init-rename",
 		"`OLD=NEW` parts of the names in --init; may be repeated")
 	option.Texts(s, &f.weights.rules.Skip, "init-skip",
 		"`NAME` to skip in --init; * is any text; may be repeated")
 	s.BoolVar(&f.weights.rules.Partial, "init-partial", false, "skip names that --init or the model lacks")
+	option.Path(s, &f.weights.adapter, "adapter", "`FOLDER` of a LoRA adapter of PEFT to start from")
 	trainOnlyFlag(s, &f.weights.trainOnly)
 	option.Section(s, "Model")
 
@@ -221,9 +222,10 @@ func (f *rateFlag) read(text string) error {
 	return setting.Set(f.name, settings[f.name], []string{f.options})
 }
 
-func namesFlags(s *pflag.FlagSet, model *string, set *[]string) {
-	option.Word(s, model, "model", "", "`NAME` of the model; penstock models lists them", models.Names()...)
-	option.Texts(s, set, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+func namesFlags(s *pflag.FlagSet, f *modelFlags) {
+	modelFlag(s, &f.modelName)
+	option.Texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+	f.lora.register(s)
 }
 
 // optimizerFlags are --optimizer and --momentum, which set the bytes of the optimizer's state.

@@ -324,7 +324,10 @@ func (j *job) placePipe(context.Context, io.Writer) error {
 	case j.from != nil:
 		err = j.from.Restore(j.pipe, j.loop.Optimizer)
 	case j.weights.init != "":
-		err = j.loadInit()
+		err = loadWeights(j.weights.init, j.pipe.Model(), j.weights.rules)
+	}
+	if err == nil && j.from == nil && j.weights.adapter != "" {
+		err = loadWeights(j.weights.adapterFile(), nn.Adapters(j.pipe.Model()), nn.WeightsConfig{})
 	}
 	return err
 }

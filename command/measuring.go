@@ -268,8 +268,8 @@ func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
 	if m.options, m.chosen, err = f.fit(m.samples); err != nil {
 		return m, err
 	}
-	switch m.Sequential, err = models.New(f.modelName, m.options); {
-	case err == nil:
+	switch m.Sequential, err = newModel(f.folder, m.options, f.lora); {
+	case err == nil, errors.As(err, new(*usageError)):
 	case f.dataName == "":
 		err = badUsage("--set %s: %s", strings.Join(f.settings, ","), message(err))
 	default:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -40,12 +41,14 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 
 var dataOnly = []string{"data-dir", "data-set", "window"}
 
-var windowed = []string{"text", "tokens"}
+var windowed = []string{"text", "tokens", "jsonl"}
 
 type modelFlags struct {
 	modelName string
 	settings  []string
+	lora      adapters
 	dataFlags
+	folder string // of the model, or its name; "" is modelName
 	// by check
 	info    models.Info
 	options models.Options // of --set
@@ -54,13 +57,14 @@ type modelFlags struct {
 
 // check checks the options of the model and of the data set. It reads no files. Its errors are usage errors.
 func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
-	if f.info, err = models.Describe(f.modelName); err != nil {
-		return err
+	f.folder = cmp.Or(f.folder, f.modelName)
+	if f.info, err = models.Describe(f.folder); err != nil {
+		return wrongInput(err)
 	}
 	if err = f.checkData(s); err != nil {
 		return err
 	}
-	if err = models.Set(f.modelName, &f.options, f.settings); err != nil {
+	if err = models.Set(f.folder, &f.options, f.settings); err != nil {
 		err = badUsage("--set %s", message(err))
 	}
 	return err
@@ -79,7 +83,7 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 		return checkPair(s, false, "--data NAME", dataOnly...)
 	}
 	if err := cmp.Or(
-		checkPair(s, slices.Contains(windowed, f.dataName), "--data text or tokens", "window"),
+		checkPair(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
 		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir")); err != nil {
 		return err
 	}
@@ -101,6 +105,9 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 		return badUsage("--data-set %s", message(err))
 	}
 	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
+	if isFolder(f.folder) && f.dataName != "tokens" {
+		f.data.Tokenizer = cmp.Or(f.data.Tokenizer, f.folder)
+	}
 	return nil
 }
 
@@ -117,6 +124,9 @@ func (f *modelFlags) open() (sets datasets, err error) {
 // and the ones fitted to the samples. Its errors are usage errors.
 func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
 	o, chosen = f.options, parseAssignments(f.settings)
+	if f.lora.Rank > 0 {
+		chosen["lora"] = f.lora.String()
+	}
 	shape, text, has := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
 	type option struct {
 		name string
@@ -161,40 +171,55 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	return o, chosen, nil
 }
 
-// freeze freezes all layers but those of --train-only, if it is given.
-func freeze(model *nn.Sequential, trainOnly []string) error {
-	if trainOnly == nil {
+// matchInit compares the weights that a new run starts from with the model, and prints a summary. They are in
+// the file of --init, or else in the model's folder, and in the folder of --adapter.
+func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
+	if j.from != nil {
 		return nil
 	}
-	if err := nn.TrainOnly(model, trainOnly...); err != nil {
-		return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
+	w, flag := &j.weights, "--init"
+	remedy := "rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial"
+	if w.init == "" && isFolder(j.modelName) {
+		flag, remedy = "--model", "want the config.json and the weights of one model"
+		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {
+			return wrongInput(fmt.Errorf("--model: %w", err))
+		}
 	}
-	return nil
-}
-
-// matchInit compares the file of --init with the model and prints a summary.
-func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
-	if j.weights.init == "" || j.from != nil {
+	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
+		report, err := nn.CheckWeights(path, m, rules)
+		if errors.As(err, new(*nn.WeightsError)) {
+			return badUsage("%s %s\n  %s", flag, strings.TrimPrefix(err.Error(), "nn: "), remedy)
+		} else if err != nil {
+			return wrongInput(fmt.Errorf("%s: %w", flag, err))
+		}
+		fmt.Fprintf(stderr, "%s %s: %v\n", flag, path, report)
 		return nil
 	}
-	report, err := nn.CheckWeights(j.weights.init, j.model, j.weights.rules)
-	if errors.As(err, new(*nn.WeightsError)) {
-		return badUsage("--init %s\n  rename with --init-rename OLD=NEW, skip with --init-skip NAME, load "+
-			"in part with --init-partial", strings.TrimPrefix(err.Error(), "nn: "))
-	} else if err != nil {
-		return wrongInput(fmt.Errorf("--init: %w", err))
+	if w.init != "" {
+		err = check(flag, w.init, j.model, w.rules, remedy)
 	}
-	fmt.Fprintf(stderr, "--init %s: %v\n", j.weights.init, report)
-	return nil
+	if err == nil && w.adapter != "" {
+		err = check("--adapter", w.adapterFile(), nn.Adapters(j.model), nn.WeightsConfig{},
+			"want an adapter of this model, and no --lora that differs from it")
+	}
+	for _, p := range nn.State(j.model) {
+		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(w.rules.Skip, p.Name) &&
+			!p.Trainable() {
+			err = badUsage("%s %s has no %s of this shape, and --lora freezes it; want --train-only classifier",
+				flag, w.init, p.Name)
+		}
+	}
+	return err
 }
 
-func (j *job) loadInit() error {
+func (w weightFlags) adapterFile() string { return filepath.Join(w.adapter, models.AdapterWeights) }
+
+// loadWeights loads the parameters that exist.
+func loadWeights(path string, m nn.Module, rules nn.WeightsConfig) error {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	rules := j.weights.rules
 	rules.Existing = true
-	if _, err := nn.LoadWeights(c, j.weights.init, j.pipe.Model(), rules); err != nil {
-		return fmt.Errorf("--init: %w", err)
-	}
-	return nil
+	_, err := nn.LoadWeights(c, path, m, rules)
+	system.TrimProcess() // a file's tensor may be large
+	return err
 }

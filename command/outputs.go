@@ -40,6 +40,9 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 			m.writers = append(m.writers, log)
 			err = writeFile(filepath.Join(j.out, configName), j.effective)
 		}
+		if err == nil && isFolder(j.modelName) {
+			err = copySmallFiles(filepath.Join(j.out, "model"), j.folder)
+		}
 		if err != nil {
 			return unwritable("out", j.out, err)
 		}

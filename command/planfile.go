@@ -51,7 +51,8 @@ func (p *foundPlan) line() planJSON {
 	}
 	line.Balance = p.Layers(b.Balance)
 	line.Train = map[string]string{
-		"model": f.modelName, "set": strings.Join(f.settings, ","), "batch": fmt.Sprint(f.batch),
+		"model": f.modelName, "set": strings.Join(f.settings, ","), "lora": f.lora.String(),
+		"batch":     fmt.Sprint(f.batch),
 		"optimizer": f.optimizer, "momentum": fmt.Sprint(f.update.Momentum),
 		"train-only": strings.Join(f.trainOnly, ","), "autocast": f.autocast.String(),
 		"balance": option.Joined(line.Balance), "stages": fmt.Sprint(len(b.Devices)), "schedule": b.Schedule,

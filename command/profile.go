@@ -56,7 +56,7 @@ do. To plan for one device alone, give --devices 1.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	namesFlags(s, &f.modelName, &f.settings)
+	namesFlags(s, &f.modelFlags)
 	option.Count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	option.Count(s, &batch, "batch", 32, "`N` samples in a batch")
 	option.Whole(s, &devices, "devices", 0, 1, torch.MaxCPU,

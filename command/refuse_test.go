@@ -133,7 +133,7 @@ func TestRefuses(t *testing.T) {
 			[]string{"--rendezvous localhost:29500 has no effect without several processes"}},
 		{train("--replicas", "2", "--join-timeout", "9s"), exitUsage, []string{"--join-timeout 9s has no effect"}},
 		{train("--silence", "9s"), exitUsage, []string{"--silence 9s has no effect"}},
-		{train("--window", "64"), exitUsage, []string{"--window 64 has no effect without --data text or tokens"}},
+		{train("--window", "64"), exitUsage, []string{"--window 64 has no effect without --data text, tokens or jsonl"}},
 		{train("--data-dir", dir), exitUsage, []string{" has no effect without --data that is read from files"}},
 		{train("--tf32"), exitUsage, []string{"--tf32 has no effect without a GPU among --devices"}},
 		{train("--deterministic=false"), exitUsage, []string{"--deterministic false has no effect"}},

@@ -21,7 +21,6 @@ import (
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
-	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -118,7 +117,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 }
 
 func (f *planFlags) register(s *pflag.FlagSet) {
-	namesFlags(s, &f.modelName, &f.settings)
+	namesFlags(s, &f.modelFlags)
 	f.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
@@ -302,7 +301,7 @@ func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measur
 		c.Chunks = []int{f.chunks}
 	}
 	build := func() (*nn.Sequential, error) {
-		model, err := models.New(f.modelName, m.options)
+		model, err := newModel(f.folder, m.options, f.lora)
 		if err == nil {
 			err = freeze(model, f.trainOnly)
 		}

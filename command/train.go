@@ -67,6 +67,12 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 			err = f.takePlan(cmd)
 		}
 	}
+	if steps, _ := (train.Store{Dir: f.out}).Steps(); len(steps) > 0 && (f.resume || f.autoresume) {
+		f.folder = modelFolder(f.modelName, f.out)
+	}
+	if err == nil {
+		err = f.takeAdapter(cmd.Flags())
+	}
 	if err == nil {
 		o, err = f.check(cmd.Flags(), getenv)
 	}

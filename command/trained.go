@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,10 @@ type trained struct {
 	checkpoint *train.Checkpoint
 	recipe     train.Recipe
 	model      *nn.Sequential
+	folder     string // of the model; or its name
+	lora       adapters
+	weights    string // in the folder, if there is no checkpoint
+	rules      nn.WeightsConfig
 	pipe       *pipe.Pipe
 	batch      int
 }
@@ -58,11 +63,10 @@ type trained struct {
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
 	err error) {
 	t = &trained{}
-	if t.checkpoint, err = findCheckpoint(dir, f.best); err != nil {
+	if t.checkpoint, err = folderOrCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
-	t.recipe = t.checkpoint.Recipe
-	if t.model, err = modelOfRecipe(t.checkpoint.Path, t.recipe); err != nil {
+	if err = t.makeModel(); err != nil {
 		return nil, wrongInput(err)
 	}
 	config := f.config
@@ -88,7 +92,25 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if err := t.pipe.Place(); err != nil {
 		return t, withRemedy(err)
 	}
+	if t.weights != "" {
+		return t, withRemedy(loadWeights(t.weights, t.pipe.Model(), t.rules))
+	}
 	return t, withRemedy(t.checkpoint.RestoreModel(t.pipe))
+}
+
+// makeModel makes the model of the checkpoint, without its weights.
+func (t *trained) makeModel() (err error) {
+	c, run := t.checkpoint, ""
+	if t.recipe = c.Recipe; c.Version > 0 {
+		run = filepath.Dir(c.Path)
+	}
+	t.folder = modelFolder(t.recipe.Model.Name, run)
+	if t.model, t.lora, err = modelOfRecipe(c.Path, t.folder, t.recipe); err == nil && run == "" {
+		if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
+			_, err = nn.CheckWeights(t.weights, t.model, t.rules)
+		}
+	}
+	return err
 }
 
 // evenly cuts layers into stages with about the same bytes of parameters.
@@ -118,19 +140,25 @@ func settingsOf(c train.Choice) map[string]any {
 	return settings
 }
 
-// modelOfRecipe makes the model of a checkpoint, without its weights.
-func modelOfRecipe(path string, r train.Recipe) (*nn.Sequential, error) {
+// modelOfRecipe makes the model of a checkpoint in its folder, or by its name, without its weights.
+func modelOfRecipe(path, folder string, r train.Recipe) (m *nn.Sequential, a adapters, err error) {
 	var o models.Options
-	if !slices.Contains(models.Names(), r.Model.Name) {
-		return nil, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
-			"the Go program that has it, or penstock export", path, r.Model.Name)
+	if !isFolder(folder) && !slices.Contains(models.Names(), folder) {
+		return nil, a, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
+			"the Go program that has it, or penstock export", path, folder)
 	}
 	settings := settingsOf(r.Model)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		text := fmt.Sprint(settings[name])
-		if err := models.Set(r.Model.Name, &o, []string{name + "=" + text}); err != nil {
-			return nil, fmt.Errorf("checkpoint %s: %w", path, err)
+		if name == "lora" {
+			err = a.read(text)
+		} else {
+			err = models.Set(folder, &o, []string{name + "=" + text})
+		}
+		if err != nil {
+			return nil, a, fmt.Errorf("checkpoint %s: %w", path, err)
 		}
 	}
-	return models.New(r.Model.Name, o)
+	m, err = newModel(folder, o, a)
+	return m, a, err
 }

@@ -214,7 +214,6 @@ func (a *arraySet) Fill(batch *Batch, indices []int) error {
 	return nil
 }
 
-// writeBytes maps bytes by their channel's table.
 func writeBytes(to []float32, from []uint8, tables [][256]float32) {
 	plane := len(from) / len(tables)
 	for c := range tables {

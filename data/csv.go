@@ -159,7 +159,6 @@ func (c CSV) read(content []byte, columns func(first []string) (bool, error),
 	}
 }
 
-// appendNumbers appends the numbers in some columns of a line.
 func appendNumbers(to []float64, line int, record []string, columns []int) ([]float64, error) {
 	for _, i := range columns {
 		x, err := parse(record[i])
@@ -213,7 +212,6 @@ func (c CSV) hasHeader(content []byte) (bool, error) {
 	return differs, nil
 }
 
-// parse reads a finite number.
 func parse(text string) (float64, error) {
 	x, err := strconv.ParseFloat(text, 64)
 	switch {

@@ -131,7 +131,6 @@ func (x *Inputs) wanted() string {
 		x.info.Input.Shape)
 }
 
-// addArray adds the rows of an array.
 func (x *Inputs) addArray(path string, a numbers) error {
 	if err := checkArray("the numbers", a.Array); err != nil {
 		return err

@@ -177,7 +177,6 @@ func (l *Loader) prefetch() {
 	}
 }
 
-// produce makes the batch at a position.
 func (l *Loader) produce(at Position) (p produced) {
 	start := at.Batch * l.config.BatchSize
 	indices := make([]int, min(l.config.BatchSize, l.set.Len()-start))

@@ -46,6 +46,7 @@ type Options struct {
 	// may be nil.
 	TrainedOn *Info
 
+	JSONL     JSONL
 	Synthetic Synthetic // the set named synthetic
 }
 
@@ -85,9 +86,11 @@ var sets = map[string]set{
 		openTokens},
 	"text": {[]Task{NextToken}, "a file, or a directory of .txt files", "", textSettings, textFiles,
 		openText},
+	"jsonl": {[]Task{NextToken}, fmt.Sprintf(partsWanted, "jsonl"), "", jsonlSettings, partFiles("jsonl"),
+		openJSONL},
 	"synthetic": {[]Task{Classification, Segmentation, NextToken}, "", "", syntheticSettings,
 		func(string) ([]string, error) { return nil, nil },
-		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.open() }},
+		func(_ []string, o Options) (train, test Dataset, err error) { return o.Synthetic.Open() }},
 }
 
 var classes = []Task{Classification}
@@ -134,6 +137,7 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	               or test.bin
 //	text           a file, or a directory of .txt files sorted by name; as bytes, or as tokens of
 //	               Options.Tokenizer, which do not cross the end of a file
+//	jsonl          a file, or a directory with train.jsonl and val.jsonl or test.jsonl; see JSONL
 //	synthetic      no file: directory is ignored
 //
 // Nothing is downloaded. Only regular files are read, and at most MaxText bytes of text. Pictures and
@@ -155,6 +159,9 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	if err == nil {
 		err = cmp.Or(o.Augment.check(train), o.TrainedOn.checkForm(train.Info()))
 	}
+	if err == nil && train.Info().Input.Size() > disk.MaxPixels {
+		err = fmt.Errorf("a sample has %d numbers; want at most %d", train.Info().Input.Size(), disk.MaxPixels)
+	}
 	if err != nil {
 		return nil, nil, named(name, err)
 	}
@@ -168,7 +175,7 @@ func Files(name, directory string, o Options) ([]string, error) {
 		return nil, err
 	}
 	paths, err := s.list(directory)
-	if err == nil && name == "text" && o.Tokenizer != "" {
+	if err == nil && o.Tokenizer != "" {
 		var more []string
 		more, err = tokenizer.Files(o.Tokenizer)
 		paths = append(paths, more...)

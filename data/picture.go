@@ -50,33 +50,27 @@ func readPicture(path string) (picture image.Image, free func(), err error) {
 	return picture, free, err
 }
 
-// fillPicture reads a picture, crops and resizes it to a shape, and writes its planes.
+// fillPicture reads a picture, scales its crop to a shape, and writes its planes. Transparent pixels become
+// black. Each pixel is the mean of the pixels under it, weighted by a triangle (bilinear, with antialiasing).
 func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][256]float32) error {
 	picture, free, err := readPicture(path)
 	defer free()
 	if err != nil {
 		return err
 	}
-	resized := image.NewRGBA(image.Rect(0, 0, int(shape[2]), int(shape[1])))
-	resize(resized, picture, p)
-	writePixels(to, resized, tables)
+	scaled, b := image.NewRGBA(image.Rect(0, 0, int(shape[2]), int(shape[1]))), picture.Bounds()
+	x, y, w, h := p.rectangle(b.Dx(), b.Dy())
+	from := image.Rect(x, y, x+w, y+h).Add(b.Min)
+	if from.Size() == scaled.Rect.Size() {
+		draw.Draw(scaled, scaled.Rect, picture, from.Min, draw.Src)
+	} else {
+		draw.BiLinear.Scale(scaled, scaled.Rect, picture, from, draw.Src, nil)
+	}
+	writePixels(to, scaled, tables)
 	return nil
 }
 
-// resize scales the crop of a picture to the size of to. Transparent pixels become black. Each pixel is
-// the mean of the pixels under it, weighted by a triangle (bilinear, with antialiasing).
-func resize(to *image.RGBA, picture image.Image, p *crop) {
-	b := picture.Bounds()
-	x, y, w, h := p.rectangle(b.Dx(), b.Dy())
-	from := image.Rect(x, y, x+w, y+h).Add(b.Min)
-	if from.Size() == to.Bounds().Size() {
-		draw.Draw(to, to.Bounds(), picture, from.Min, draw.Src)
-		return
-	}
-	draw.BiLinear.Scale(to, to.Bounds(), picture, from, draw.Src, nil)
-}
-
-// pixels maps an image's bytes by their channel's table and writes the planes: red, green and blue, or
+// writePixels maps an image's bytes by their channel's table and writes the planes: red, green and blue, or
 // with one table the brightness (ITU-R BT.601, as in image/color).
 func writePixels(to []float32, from *image.RGBA, tables [][256]float32) {
 	plane := len(to) / len(tables)

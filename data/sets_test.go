@@ -11,13 +11,13 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	want := []string{"cifar10", "csv", "fashion-mnist", "images", "mnist", "npy", "synthetic", "text",
+	want := []string{"cifar10", "csv", "fashion-mnist", "images", "jsonl", "mnist", "npy", "synthetic", "text",
 		"tokens"}
 	if got := data.Names(); !slices.Equal(got, want) {
 		t.Errorf("Names() = %v, want %v", got, want)
 	}
 	_, _, err := data.Open("imagenet", "", data.Options{})
-	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, mnist, npy, `+
+	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, jsonl, mnist, npy, `+
 		`synthetic, text, tokens`)
 }
 

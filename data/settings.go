@@ -89,6 +89,13 @@ func textSettings(o *Options) []setting.Setting {
 		holdout(o)}
 }
 
+func jsonlSettings(o *Options) []setting.Setting {
+	j := &o.JSONL
+	return append(textSettings(o), seed(&o.Seed), setting.Setting{Name: "apart", Default: "0", Value: &j.Apart},
+		text("begin", "none", "a token before each text", &j.Begin),
+		text("end", "<|endoftext|> or its like", "a token after each text", &j.End))
+}
+
 func csvSettings(o *Options) []setting.Setting {
 	return []setting.Setting{
 		text("target", "the last column", "the name of a column, or its number from 1", &o.CSV.Target),

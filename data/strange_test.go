@@ -157,6 +157,7 @@ func TestOtherTokens(t *testing.T) {
 		"gzip":                     {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
 		"header of llm.c":          {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
 		"header of others":         {append(other, bytesOf(narrow)...), "holdout=0.5", header},
+		"short, of zeros":          {bytesOf(append(make([]uint16, 500), narrow[:100]...)), "holdout=0.5", ""},
 		"header of others, a type": {append(other, bytesOf(narrow)...), "type=uint16", ""},
 	} {
 		path := filepath.Join(t.TempDir(), "train.bin")
@@ -184,6 +185,8 @@ func TestBounds(t *testing.T) {
 		"a long name": {"csv", "target=b", "train.csv", []byte("a," + long + "\n1,0\n"), `no column "b"`},
 		"long classes": {"csv", "task=regression", "train.csv", []byte("a,y\n1," + long + "\n2,0\n"),
 			"want a finite number"},
+		"large samples": {"synthetic", "size=16384,channels=4096", "none", nil,
+			"a sample has 1099511627776 numbers; want at most 67108864"},
 		"many samples": {"synthetic", "train=2000000000", "none", nil, "want a whole number from 1 to 67108864"},
 	} {
 		o, directory := data.Options{}, directoryOf(t, map[string][]byte{row.file: row.content})

@@ -47,7 +47,6 @@ func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 	return t, named("text", err)
 }
 
-// newText returns the set of a text in memory.
 func newText(content []byte, width, window int, info Info) (*textSet, error) {
 	return openTextSet(bytes.NewReader(content), "", int64(len(content)), width, window, info)
 }

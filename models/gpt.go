@@ -33,7 +33,7 @@ func gpt(o Options) (*nn.Sequential, error) {
 		Add("embed", embed).
 		Add("blocks", blocks).
 		Add("head", newVocabularyHead(nn.NewLayerNorm([]int64{width}, nn.NormConfig{}), "linear",
-			embed.token.Weight))
+			nn.NewLinearShared(embed.token.Weight, false)))
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
 }
 
@@ -74,7 +74,7 @@ func newEmbed(tokens, context, width int64, dropout float64) *embed {
 // Forward fails on sequences longer than the context.
 func (e *embed) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	position := c.Narrow(e.position.Tensor(), 0, 0, x.Size(1))
+	position := c.Narrow(e.position.Tensor(), 0, c.Seen(), x.Size(1))
 	y := c.Add(c.Run(x, e.token), position)
 	c.Release(mark, y)
 	y = c.Run(y, e.drop)

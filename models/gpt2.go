@@ -25,12 +25,13 @@ func gpt2(name string, depth, width, heads int) model {
 				Dropout: 0.1},
 		},
 		dropout: true,
-		build:   func(o Options) (*nn.Sequential, error) { return buildGPT2(o), nil },
+		build:   func(o Options) (*nn.Sequential, error) { return buildGPT2(o, ""), nil },
 	}
 }
 
-// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f, lm_head. A balance may cut inside blocks.
-func buildGPT2(o Options) *nn.Sequential {
+// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f under a name, which may be empty, and lm_head. A
+// balance may cut inside blocks.
+func buildGPT2(o Options, body string) *nn.Sequential {
 	width := int64(o.Width)
 	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
 	s := nn.NewSequential().
@@ -42,8 +43,11 @@ func buildGPT2(o Options) *nn.Sequential {
 		blocks.Add(strconv.Itoa(i), gpt2Block(width, int64(o.Heads), o.Dropout))
 	}
 	s.Add("h", blocks).
-		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.NormConfig{})).
-		Add("lm_head", newVocabularyHead(nil, "", tokens.Weight))
+		Add("ln_f", nn.NewLayerNorm([]int64{width}, nn.NormConfig{}))
+	if body != "" {
+		s = nn.NewSequential().Add(body, s)
+	}
+	s.Add("lm_head", newVocabularyHead(nil, "", nn.NewLinearShared(tokens.Weight, false)))
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 
@@ -51,11 +55,8 @@ func buildGPT2(o Options) *nn.Sequential {
 // also of the attention's weights.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
-	for _, l := range nn.NewDotProductAttention(width, heads, true) {
+	for _, l := range nn.NewDotProductAttention(width, heads, true, dropout) {
 		attn.Add(l.Name, l.Layer)
-		if l.Name == "weights" && dropout != 0 {
-			attn.Add("attn_dropout", onFirst(nn.NewDropout(dropout)))
-		}
 	}
 	attn.Add("c_proj", nn.NewLinearTransposed(width, width))
 	addDropout(attn, "resid_dropout", dropout)

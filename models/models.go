@@ -44,6 +44,7 @@ type model struct {
 	dropout bool                                  // has Options.Dropout
 	aux     bool                                  // has Options.Aux
 	least   int                                   // the smallest Size; 0 is any
+	vocab   int                                   // rows of the tokens' embedding; 0 is Classes
 	build   func(Options) (*nn.Sequential, error) // of complete options
 }
 
@@ -109,8 +110,9 @@ func Describe(name string) (Info, error) {
 	return info, nil
 }
 
-// New makes a model. It returns an error for an unknown name, an option that the model does not
-// have, or an invalid value.
+// New makes a model by its name, or by the path of a folder in Hugging Face's layout, whose weights
+// Weights finds. It returns an error for an unknown name, an option that the model does not have, or an
+// invalid value.
 func New(name string, o Options) (*nn.Sequential, error) {
 	m, err := find(name)
 	if err != nil {
@@ -122,6 +124,15 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	if o.Heads != 0 && o.Width%o.Heads != 0 {
 		return nil, refuse(m.Name, "Width", o.Width, "want a multiple of the %d Heads", o.Heads)
 	}
+	if m.vocab > 0 {
+		if o.Classes > m.vocab {
+			return nil, refuse(m.Name, "Classes", o.Classes, "want at most the %d tokens of the model", m.vocab)
+		}
+		if most := m.Defaults.Context; o.Context > most {
+			return nil, refuse(m.Name, "Context", o.Context, "want at most the %d positions of the model", most)
+		}
+		o.Classes = m.vocab
+	}
 	if o.Size < m.least {
 		return nil, refuse(m.Name, "Size", o.Size,
 			"want at least %d, or nothing is left of the image on the way", m.least)
@@ -130,6 +141,9 @@ func New(name string, o Options) (*nn.Sequential, error) {
 }
 
 func find(name string) (model, error) {
+	if isFolder(name) {
+		return openFolder(name)
+	}
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || m.also == name })
 	if i < 0 || name == "" {
 		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,

@@ -25,10 +25,10 @@ func TestSizes(t *testing.T) {
 		layers       int
 		lastOfLayers string
 	}{
-		{"vit_b_16", 86567656, 152, 174, "heads.head"},
-		{"vit_b_32", 88224232, 152, 174, "heads.head"},
-		{"vit_l_16", 304326632, 296, 342, "heads.head"},
-		{"vit_l_32", 306535400, 296, 342, "heads.head"},
+		{"vit_b_16", 86567656, 152, 138 + 12*len(attention()), "heads.head"},
+		{"vit_b_32", 88224232, 152, 138 + 12*len(attention()), "heads.head"},
+		{"vit_l_16", 304326632, 296, 270 + 24*len(attention()), "heads.head"},
+		{"vit_l_32", 306535400, 296, 270 + 24*len(attention()), "heads.head"},
 		{"gpt2", 124439808, 148, 209, "lm_head"}, // as Hugging Face counts them
 		{"gpt2-medium", 354823168, 292, 413, "lm_head"},
 		{"gpt2-large", 774030080, 436, 617, "lm_head"},
@@ -66,7 +66,7 @@ func TestSizes(t *testing.T) {
 		{"inception_v3", 23834568, 566, 32, "fc"},
 		{"googlenet", 6624904, 344, 26, "fc"},
 		// Blocks have 12 width^2 + 13 width; the head's weight is the tokens' embedding.
-		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 52, 58, "head"},
+		{"gpt", 256*128 + 128*128 + 4*(12*128*128+13*128) + 2*128, 52, 46 + 4*len(attention()), "head"},
 	} {
 		s := build(t, row.name, models.Options{})
 		if n := nn.Count(s); n != row.params {
@@ -95,6 +95,14 @@ func TestLayersOfResNet20(t *testing.T) {
 	}
 }
 
+// attention lists the layers of the attention of a block of gpt, which an old libtorch has in parts.
+func attention() (names []string) {
+	for _, l := range nn.NewDotProductAttention(4, 1, true, 0) {
+		names = append(names, "blocks.0.attn."+l.Name)
+	}
+	return names
+}
+
 // Parameters lie in files under their names, dropout draws by its own, and a balance counts layers.
 func TestLayersOfAGPTBlock(t *testing.T) {
 	var names, state []string
@@ -104,7 +112,7 @@ func TestLayersOfAGPTBlock(t *testing.T) {
 			state = append(state, p.Name)
 		}
 	}
-	want := `embed blocks.0.skip1 blocks.0.ln1 blocks.0.attn.qkv blocks.0.attn.heads blocks.0.attn.weights blocks.0.attn.values blocks.0.attn.proj blocks.0.drop1 blocks.0.add1
+	want := `embed blocks.0.skip1 blocks.0.ln1 blocks.0.attn.qkv ` + strings.Join(attention(), " ") + ` blocks.0.attn.proj blocks.0.drop1 blocks.0.add1
 		blocks.0.skip2 blocks.0.ln2 blocks.0.mlp.0 blocks.0.mlp.1 blocks.0.mlp.2 blocks.0.drop2 blocks.0.add2 head`
 	if !slices.Equal(names, strings.Fields(want)) {
 		t.Errorf("layers are %s", names)

@@ -7,10 +7,13 @@ import (
 
 // transformerBlock is skip_1, ln_1, the attention under its name, add_1, skip_2, ln_2, mlp, add_2.
 func transformerBlock(norm nn.NormConfig, width int64, name string, attention, mlp nn.Layer) *nn.Sequential {
-	ln := func() nn.Layer { return nn.NewLayerNorm([]int64{width}, norm) }
+	part := func(number, name string, l nn.Layer) []nn.NamedLayer {
+		return []nn.NamedLayer{{Name: "ln_" + number, Layer: nn.NewLayerNorm([]int64{width}, norm)},
+			{Name: name, Layer: l}}
+	}
 	return nn.NewSequential().
-		AddResidual("_1", ln(), nn.NamedLayer{Name: name, Layer: attention}).
-		AddResidual("_2", ln(), nn.NamedLayer{Name: "mlp", Layer: mlp})
+		AddResidual("_1", part("1", name, attention)...).
+		AddResidual("_2", part("2", "mlp", mlp)...)
 }
 
 // addDropout adds a layer of dropout unless p is 0.
@@ -18,13 +21,6 @@ func addDropout(s *nn.Sequential, name string, dropout float64) {
 	if dropout != 0 {
 		s.Add(name, nn.NewDropout(dropout))
 	}
-}
-
-// onFirst runs a layer on the first tensor of a tuple.
-func onFirst(l nn.Layer) nn.Layer {
-	return nn.Tuple(l, func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return append([]*torch.Tensor{l.Forward(c, xs[0])}, xs[1:]...)
-	})
 }
 
 // addParam adds a parameter, a vector for each position, to its input [N, T, width] in place.
@@ -42,7 +38,7 @@ func newAddParam(name string, shape ...int64) *addParam {
 // Forward fails if the input has more positions than the parameter.
 func (a *addParam) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	c.Add_(x, c.Narrow(a.param.Tensor(), int64(len(a.param.Shape())-2), 0, x.Size(1)), 1)
+	c.Add_(x, c.Narrow(a.param.Tensor(), int64(len(a.param.Shape())-2), c.Seen(), x.Size(1)), 1)
 	c.Release(mark)
 	return x
 }
@@ -52,14 +48,15 @@ func (a *addParam) OverwritesInput() bool { return true }
 // vocabularyHead is a norm, if given, and a linear layer: [N, T, width] to logits [N, classes, T].
 type vocabularyHead struct{ unit }
 
-// newVocabularyHead makes a head whose linear layer shares its weight with the tokens' embedding
-// (Press and Wolf 2017, "Using the Output Embedding to Improve Language Models").
-func newVocabularyHead(norm nn.Layer, linear string, embedding *nn.Param) nn.Layer {
+// newVocabularyHead makes a head of a linear layer under a name, which may be empty. The linear layer
+// may share its weight with the tokens' embedding (Press and Wolf 2017, "Using the Output Embedding
+// to Improve Language Models").
+func newVocabularyHead(norm nn.Layer, name string, linear *nn.Linear) nn.Layer {
 	h := &vocabularyHead{}
 	if norm != nil {
 		h.add("norm", norm)
 	}
-	h.add(linear, nn.NewLinearShared(embedding, false))
+	h.add(name, linear)
 	return h
 }
 

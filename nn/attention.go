@@ -2,6 +2,7 @@ package nn
 
 import (
 	"math"
+	"sync"
 
 	"penstock.example/torch"
 )
@@ -10,34 +11,74 @@ import (
 // 3.2): [N, T, dim] to the same.
 //
 //	qkv      x Wqkv + b                              [N, T, 3 dim]
-//	heads    q, k, v of each head                    a head is a contiguous chunk of width = dim/heads
-//	weights  softmax(q k^T / sqrt(width)), v        [N heads, T, T]
-//	values   concat(weights v)                       [N, T, dim]
+//	...      NewDotProductAttention                  [N, T, dim]
 //	proj     y Wproj + b
 //
 // With causal a token does not see later tokens. Parameters are qkv.weight [3 dim, dim], qkv.bias,
-// proj.weight [dim, dim] and proj.bias. Of the tensors with N * heads * T * T elements the graph
-// keeps one, the result of the softmax.
+// proj.weight [dim, dim] and proj.bias.
 func NewSelfAttention(dim, heads int64, causal bool) *Sequential {
-	core := NewDotProductAttention(dim, heads, causal)
 	s := NewSequential().Add("qkv", NewLinear(dim, 3*dim))
-	for _, l := range core {
+	for _, l := range NewDotProductAttention(dim, heads, causal, 0) {
 		s.Add(l.Name, l.Layer)
 	}
 	return s.Add("proj", NewLinear(dim, dim))
 }
 
-// NewDotProductAttention makes the layers heads, weights and values of NewSelfAttention, for
-// networks with their own projections. The input [N, T, 3 dim] has the queries, keys and values of
-// all heads side by side, the output is [N, T, dim]. There are no parameters.
-func NewDotProductAttention(dim, heads int64, causal bool) []NamedLayer {
+// NewDotProductAttention makes attention for networks with their own projections. The input [N, T,
+// 3 dim] has the queries, keys and values of all heads side by side, the output is [N, T, dim].
+// There are no parameters. A head is a contiguous chunk of width = dim/heads.
+//
+// Where libtorch has FlashAttention it is one layer, "attend", which needs memory in proportion to T.
+// With dropout of the weights, and with an older libtorch, it is
+//
+//	heads         q, k, v of each head
+//	weights       softmax(q k^T / sqrt(width)), v        [N heads, T, T]
+//	attn_dropout  of the weights, if dropout is not 0
+//	values        concat(weights v)                      [N, T, dim]
+//
+// Of the tensors with N * heads * T * T elements the graph then keeps one, the result of the softmax.
+func NewDotProductAttention(dim, heads int64, causal bool, dropout float64) []NamedLayer {
+	if dropout == 0 && hasFlash() {
+		return []NamedLayer{{"attend", &flashAttention{heads: heads, causal: causal}}}
+	}
 	split := &attentionHeads{dim: dim, heads: heads}
 	weigh, join := &attentionWeights{causal: causal}, &attentionValues{heads: heads}
-	return []NamedLayer{
+	layers := []NamedLayer{
 		{"heads", Tuple(split, split.forward)},
 		{"weights", Tuple(weigh, weigh.forward)},
-		{"values", Tuple(join, join.forward)},
 	}
+	if dropout != 0 {
+		layers = append(layers, NamedLayer{"attn_dropout", newDropoutFirst(dropout)})
+	}
+	return append(layers, NamedLayer{"values", Tuple(join, join.forward)})
+}
+
+// hasFlash reports whether libtorch has FlashAttention for CPUs (Dao et al. 2022), as it has from 2.2.
+var hasFlash = sync.OnceValue(func() bool {
+	return torch.HasOperator("aten::_scaled_dot_product_flash_attention_for_cpu")
+})
+
+// flashAttention is softmax(q k^T / sqrt(width)) v of each head: [N, T, 3 dim] to [N, T, dim]. The
+// graph keeps its input, its output and a number for each head and token.
+type flashAttention struct {
+	Base
+	heads  int64
+	causal bool
+}
+
+func (l *flashAttention) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	mark := c.Mark()
+	n, tokens, dim := x.Size(0), x.Size(1), x.Size(2)/3
+	var qkv [3]*torch.Tensor
+	for i := range qkv {
+		part := c.Reshape(c.Narrow(x, -1, int64(i)*dim, dim), n, tokens, l.heads, dim/l.heads)
+		qkv[i] = c.Transpose(part, 1, 2)
+	}
+	k, v := c.cached(qkv[1], "k", 2), c.cached(qkv[2], "v", 2)
+	y := c.Op("aten::scaled_dot_product_attention", qkv[0], k, v, nil, 0.0, l.causal && c.Seen() == 0)
+	y = c.Reshape(c.Transpose(y, 1, 2), n, tokens, dim)
+	c.Release(mark, y)
+	return y
 }
 
 // attentionHeads splits queries, keys and values of all heads, [N, T, 3 dim], by head: q
@@ -61,6 +102,7 @@ func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			parts[i] = c.Reshape(head, n*l.heads, tokens, width)
 		}
 	}
+	parts[1], parts[2] = c.cached(parts[1], "k", 2), c.cached(parts[2], "v", 1)
 	c.Release(mark, parts...)
 	return parts
 }
@@ -71,15 +113,21 @@ type attentionWeights struct {
 	causal bool
 }
 
-// forward changes the scores in place, as backward does not need them, and frees them after the
-// softmax.
 func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
-	tokens, width := q.Size(1), q.Size(2)
-	scores := c.Matmul(q, k)
+	weights := c.weights(c.Matmul(q, k), q.Size(2), l.causal)
+	c.Release(mark, weights)
+	return []*torch.Tensor{weights, v}
+}
+
+// weights is softmax(scores / sqrt(width)) over the last dimension. It changes the scores, as backward
+// does not need them.
+func (c *Ctx) weights(scores *torch.Tensor, width int64, causal bool) *torch.Tensor {
+	mark := c.Mark()
+	tokens := scores.Size(-1)
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
-	if l.causal {
+	if causal && c.Seen() == 0 {
 		inner := c.Mark()
 		hidden := c.Op("aten::triu", c.Ones(torch.Bool, tokens, tokens), 1)
 		c.Op("aten::masked_fill_.Scalar", scores, hidden, math.Inf(-1))
@@ -87,7 +135,7 @@ func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	}
 	weights := c.Op("aten::softmax.int", scores, -1)
 	c.Release(mark, weights)
-	return []*torch.Tensor{weights, v}
+	return weights
 }
 
 // attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T,
@@ -100,7 +148,7 @@ type attentionValues struct {
 func (l *attentionValues) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	weights, v := xs[0], xs[1]
-	n, tokens, width := v.Size(0)/l.heads, v.Size(1), v.Size(2)
+	n, tokens, width := v.Size(0)/l.heads, weights.Size(1), v.Size(2)
 	y := c.Transpose(c.Reshape(c.Matmul(weights, v), n, l.heads, tokens, width), 1, 2)
 	y = c.Reshape(y, n, tokens, l.heads*width)
 	c.Release(mark, y)

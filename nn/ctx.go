@@ -51,6 +51,7 @@ type Config struct {
 	//
 	// They must not change during the run, as layers on several goroutines read them.
 	Extras map[string]any
+	Cache  *Cache          // of keys and values; nil without
 	Loss   Loss            // what LossLayer computes; nil where no loss is run
 	Target []*torch.Tensor // of the micro-batch, for Loss
 }

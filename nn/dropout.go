@@ -22,6 +22,14 @@ func (l *dropout) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return c.Dropout(x, l.p)
 }
 
+// newDropoutFirst makes dropout of a tuple's first tensor.
+func newDropoutFirst(p float64) Layer {
+	l := &dropout{p: p}
+	return Tuple(l, func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
+		return append([]*torch.Tensor{l.Forward(c, xs[0])}, xs[1:]...)
+	})
+}
+
 type dropout2d struct {
 	Base
 	p float64

@@ -7,6 +7,7 @@ import (
 // Linear is y = x W^T + b over the last dimension: [*, in] to [*, out].
 type Linear struct {
 	Base
+	adapted
 	Weight *Param // [out, in]
 	Bias   *Param // [out]; nil without
 }
@@ -37,14 +38,17 @@ func NewLinearShared(weight *Param, bias bool) *Linear {
 
 func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	if l.Weight.Shared() { // autograd then sums the gradients of the uses in one order, on any stages
-		return c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor())
+		return l.adapt(c, x, c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor()))
 	}
-	return c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor())
+	return l.adapt(c, x, c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor()))
 }
+
+func (l *Linear) sizes() (in, out int64) { return l.Weight.shape[1], l.Weight.shape[0] }
 
 // linearTransposed is y = x W + b over the last dimension: GPT-2's Conv1D.
 type linearTransposed struct {
 	Base
+	adapted
 	Weight *Param // [in, out]
 	Bias   *Param // [out]
 }
@@ -61,5 +65,7 @@ func (l *linearTransposed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	y := c.Linear(x, c.Transpose(l.Weight.Tensor(), 0, 1), l.Bias.Tensor())
 	c.Release(mark, y)
-	return y
+	return l.adapt(c, x, y)
 }
+
+func (l *linearTransposed) sizes() (in, out int64) { return l.Weight.shape[0], l.Weight.shape[1] }

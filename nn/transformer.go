@@ -10,29 +10,29 @@ package nn
 func NewTransformerBlock(dim, heads int64, dropout float64) *Sequential {
 	s := NewSequential()
 	part := func(number, name string, l Layer) {
-		path := []NamedLayer{{name, l}}
+		path := []NamedLayer{{"ln" + number, NewLayerNorm([]int64{dim}, NormConfig{})}, {name, l}}
 		if dropout != 0 {
 			path = append(path, NamedLayer{"drop" + number, NewDropout(dropout)})
 		}
-		s.AddResidual(number, NewLayerNorm([]int64{dim}, NormConfig{}), path...)
+		s.AddResidual(number, path...)
 	}
 	part("1", "attn", NewSelfAttention(dim, heads, true))
 	part("2", "mlp", NewSequential(NewLinear(dim, 4*dim), NewGELUTanh(), NewLinear(4*dim, dim)))
 	return s
 }
 
-// AddResidual appends the layers of x + path(norm(x)) to s and returns s. x goes around the path as
-// a skip connection in a namespace of its own. The layers are "skip"+suffix, "ln"+suffix (norm),
-// those of path, and "add"+suffix. A partition may cut between any two of them, and a plan of
-// recomputation may keep the tensor between them.
+// AddResidual appends the layers of x + path(x) to s and returns s. x goes around the path as a skip
+// connection in a namespace of its own. The layers are "skip"+suffix, those of path, and
+// "add"+suffix. A partition may cut between any two of them, and a plan of recomputation may keep
+// the tensor between them.
 //
 // The sum overwrites the output of path; see InPlace.
-func (s *Sequential) AddResidual(suffix string, norm Layer, path ...NamedLayer) *Sequential {
+func (s *Sequential) AddResidual(suffix string, path ...NamedLayer) *Sequential {
 	skip, space := "skip"+suffix, NewNamespace()
 	stash, sum := NewStash(skip), newAddSkip(skip)
 	stash.node().Isolate(space)
 	sum.Isolate(space)
-	s.Add(skip, stash).Add("ln"+suffix, norm)
+	s.Add(skip, stash)
 	for _, l := range path {
 		s.Add(l.Name, l.Layer)
 	}

@@ -99,7 +99,7 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 
 // LoadWeights reads the parameters and buffers of m from a safetensors file, such as Save or
 // PyTorch users write, by name. Floating-point numbers of another type are converted. A
-// num_batches_tracked that the file lacks keeps its value. A tied parameter may be in the file
+// num_batches_tracked or an adapter that the file lacks keeps its value. A tied parameter may be in the file
 // under any of its names.
 //
 // Parameters that exist stay on their devices, also those of a pipe. Other parameters with values
@@ -252,6 +252,8 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		wanted := torch.FileDType(p.DType())
 		switch {
 		case w.skipped(p.Name, matched):
+		case !ok && isAdapter(p.Name):
+			w.Total--
 		case !ok && (o.Partial || strings.HasSuffix(p.Name, "num_batches_tracked")): // not in old files
 			w.Missing = append(w.Missing, p.Name)
 		case !ok:

@@ -44,9 +44,10 @@ func (r *adam) slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
 // temporaries returns 1: the penalised gradient, then the denominator in its place.
 func (r *adam) temporaries() int { return 1 }
 
-func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
+func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	beta1, beta2 := r.Betas[0], r.Betas[1]
-	mean, square := m.slots[0], m.slots[1]
+	mean, square := slots[0], slots[1]
 	switch {
 	case r.WeightDecay == 0:
 	case r.decoupled:
@@ -57,9 +58,8 @@ func (r *adam) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*to
 	c.Add_(c.MulScalar_(mean, beta1), g, 1-beta1)
 	c.Op("aten::addcmul_", c.MulScalar_(square, beta2), g, g, 1-beta2)
 
-	t := float64(m.steps)
 	denominator := c.Op("aten::sqrt.out", square, scratch[0])
-	c.Op("aten::div_.Scalar", denominator, math.Sqrt(1-math.Pow(beta2, t)))
+	c.Op("aten::div_.Scalar", denominator, math.Sqrt(1-math.Pow(beta2, float64(step))))
 	c.AddScalar_(denominator, r.Eps)
-	c.Op("aten::addcdiv_", p, mean, denominator, -lr/(1-math.Pow(beta1, t)))
+	c.Op("aten::addcdiv_", p, mean, denominator, -lr/(1-math.Pow(beta1, float64(step))))
 }

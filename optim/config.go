@@ -42,24 +42,19 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 			err = refused
 		}
 	}
-	number := func(name string, v float64, valid bool, want string) { check(name, v, v != 0, valid, want) }
-	size := func(name string, v float64) {
-		number(name, v, isSize(v), "a finite number that is not negative")
-	}
-	share := func(name string, v float64) {
-		number(name, v, v >= 0 && v < 1, "a number from 0 to 1, 1 excluded")
-	}
 	takes = append(takes, "LR", "WeightDecay")
-	size("LR", o.LR)
-	size("WeightDecay", o.WeightDecay)
-	size("Momentum", o.Momentum)
-	number("Dampening", o.Dampening, isSize(math.Abs(o.Dampening)), "a finite number")
+	number := func(end float64, want string, names []string, values ...float64) {
+		for i, v := range values {
+			check(names[i], v, v != 0, v >= 0 && v < end, want)
+		}
+	}
+	number(math.Inf(1), "a finite number that is not negative",
+		[]string{"LR", "WeightDecay", "Momentum", "Eps"}, o.LR, o.WeightDecay, o.Momentum, o.Eps)
+	number(1, "a number from 0 to 1, 1 excluded", []string{"Betas[0]", "Betas[1]", "Alpha"}, o.Betas[0],
+		o.Betas[1], o.Alpha)
+	check("Dampening", o.Dampening, o.Dampening != 0, isSize(math.Abs(o.Dampening)), "a finite number")
 	check("Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
 		fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening))
-	share("Betas[0]", o.Betas[0])
-	share("Betas[1]", o.Betas[1])
-	size("Eps", o.Eps)
-	share("Alpha", o.Alpha)
 	check("Centered", o.Centered, o.Centered, true, "")
 	for _, g := range o.Groups {
 		check("Groups", g.Params, false, g.Params != "" && isSize(g.Scale) &&

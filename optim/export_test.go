@@ -19,11 +19,12 @@ type broken struct {
 	left int
 }
 
-func (b *broken) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
+func (b *broken) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	b.left--
 	if b.left < 0 {
-		c.AddScalar_(m.slots[0], 1)
+		c.AddScalar_(slots[0], 1)
 		panic("broken")
 	}
-	b.rule.update(c, p, g, m, scratch, lr)
+	b.rule.update(c, p, g, slots, step, scratch, lr)
 }

@@ -9,16 +9,17 @@ import (
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/optim"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
 
 // save writes the state down as a checkpoint would.
-func save(o optim.Optimizer) ([]optim.SavedTensor, map[string]int64) {
-	var out []optim.SavedTensor
+func save(o optim.Optimizer) ([]safetensors.Tensor, map[string]int64) {
+	var out []safetensors.Tensor
 	for _, s := range o.State() {
 		data := torch.Bytes(s.Tensor)
-		out = append(out, optim.SavedTensor{Name: s.Name, DType: s.Tensor.DType(), Shape: s.Tensor.Shape(),
-			Read: func() ([]byte, error) { return data, nil }})
+		out = append(out, safetensors.Tensor{Name: s.Name, DType: torch.FileDType(s.Tensor.DType()),
+			Shape: s.Tensor.Shape(), Load: func(write func([]byte) error) error { return write(data) }})
 	}
 	return out, o.Steps()
 }
@@ -81,8 +82,8 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 	tensors, steps := save(opt)
 
 	// edit returns the tensors with one of them changed; f may return no tensor.
-	edit := func(name string, f func(s optim.SavedTensor) []optim.SavedTensor) []optim.SavedTensor {
-		var out []optim.SavedTensor
+	edit := func(name string, f func(s safetensors.Tensor) []safetensors.Tensor) []safetensors.Tensor {
+		var out []safetensors.Tensor
 		for _, s := range tensors {
 			if s.Name == name {
 				out = append(out, f(s)...)
@@ -103,38 +104,38 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 
 	for _, row := range []struct {
 		reason  string
-		tensors []optim.SavedTensor
+		tensors []safetensors.Tensor
 		steps   map[string]int64
 		places  []optim.Placement
 		want    string
 	}{
 		{"a tensor is missing", edit("exp_avg.a.bias",
-			func(s optim.SavedTensor) []optim.SavedTensor { return nil }), steps, whole,
+			func(s safetensors.Tensor) []safetensors.Tensor { return nil }), steps, whole,
 			`no tensor "exp_avg.a.bias"`},
-		{"a tensor is unknown", edit("exp_avg.a.bias", func(s optim.SavedTensor) []optim.SavedTensor {
+		{"a tensor is unknown", edit("exp_avg.a.bias", func(s safetensors.Tensor) []safetensors.Tensor {
 			other := s
 			other.Name = "momentum.a.bias"
-			return []optim.SavedTensor{s, other}
+			return []safetensors.Tensor{s, other}
 		}), steps, whole, `state of no parameter of the model under this optimizer: steps [], tensors ` +
 			`["momentum.a.bias"]`},
 		{"a tensor is there twice", append(tensors[:len(tensors):len(tensors)], tensors[0]), steps, whole,
 			`"exp_avg.a.bias" is there twice`},
-		{"a shape differs", edit("exp_avg_sq.b.weight", func(s optim.SavedTensor) []optim.SavedTensor {
+		{"a shape differs", edit("exp_avg_sq.b.weight", func(s safetensors.Tensor) []safetensors.Tensor {
 			s.Shape = []int64{3, 7, 5}
-			return []optim.SavedTensor{s}
-		}), steps, whole, `"exp_avg_sq.b.weight" is float32[3 7 5], the parameter is float32[3 5 7]`},
-		{"a type differs", edit("exp_avg_sq.b.weight", func(s optim.SavedTensor) []optim.SavedTensor {
-			s.DType = torch.Int32
-			return []optim.SavedTensor{s}
-		}), steps, whole, `is int32[3 5 7]`},
-		{"the bytes are too few", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
-			s.Read = func() ([]byte, error) { return make([]byte, 12), nil }
-			return []optim.SavedTensor{s}
+			return []safetensors.Tensor{s}
+		}), steps, whole, `"exp_avg_sq.b.weight" is F32[3 7 5], the parameter is F32[3 5 7]`},
+		{"a type differs", edit("exp_avg_sq.b.weight", func(s safetensors.Tensor) []safetensors.Tensor {
+			s.DType = safetensors.I32
+			return []safetensors.Tensor{s}
+		}), steps, whole, `is I32[3 5 7]`},
+		{"the bytes are too few", edit("exp_avg_sq.a.weight", func(s safetensors.Tensor) []safetensors.Tensor {
+			s.Load = func(write func([]byte) error) error { return write(make([]byte, 12)) }
+			return []safetensors.Tensor{s}
 		}), steps, whole, `"exp_avg_sq.a.weight": from: float32[257 131] holds 134668 bytes, ` +
 			`the data has 12`},
-		{"reading fails", edit("exp_avg_sq.a.weight", func(s optim.SavedTensor) []optim.SavedTensor {
-			s.Read = func() ([]byte, error) { return nil, errors.New("the disk is gone") }
-			return []optim.SavedTensor{s}
+		{"reading fails", edit("exp_avg_sq.a.weight", func(s safetensors.Tensor) []safetensors.Tensor {
+			s.Load = func(func([]byte) error) error { return errors.New("the disk is gone") }
+			return []safetensors.Tensor{s}
 		}), steps, whole, `"exp_avg_sq.a.weight": the disk is gone`},
 		{"a count is missing", tensors, fewer, whole, `no count of steps for parameter "a.bias"`},
 		{"a count is unknown", tensors, count("d.bias", 1), whole, `steps ["d.bias"]`},

@@ -6,6 +6,7 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/nn"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
 
@@ -43,10 +44,10 @@ type Optimizer interface {
 	// gradient. The caller owns the map.
 	Steps() map[string]int64
 	// Load replaces the state by a saved result of State and Steps, so that training continues bit
-	// for bit. places lists all parameters and the devices of their state. Names, shapes and element
-	// types must match exactly. After an error the old state is kept. Without tensors and steps the
-	// state is reset.
-	Load(tensors []SavedTensor, steps map[string]int64, places []Placement) error
+	// for bit. Each tensor is loaded in one piece, one after another. places lists all parameters and the
+	// devices of their state. Names, shapes and element types must match exactly. After an error the old
+	// state is kept. Without tensors and steps the state is reset.
+	Load(tensors []safetensors.Tensor, steps map[string]int64, places []Placement) error
 
 	// Close frees the state. It is idempotent. Step panics afterwards.
 	Close()
@@ -57,16 +58,6 @@ type StateTensor struct {
 	Name   string // the slot, a dot, and Param
 	Param  string // the parameter's full name
 	Tensor *torch.Tensor
-}
-
-// SavedTensor is a saved tensor of an optimizer's state.
-type SavedTensor struct {
-	Name  string
-	DType torch.DType
-	Shape []int64
-	// Read returns the elements, little-endian and row-major. Load calls it for one tensor after
-	// another, so that host memory holds one at a time.
-	Read func() ([]byte, error)
 }
 
 // Placement is parameters and the device of their state. The parameters need not exist yet.

@@ -46,16 +46,17 @@ func (r *rmsprop) temporaries() int {
 	return 1
 }
 
-func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
+func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	if r.WeightDecay != 0 {
 		g = addOut(c, scratch[1], g, p, r.WeightDecay)
 	}
-	square := m.slots[0]
+	square := slots[0]
 	c.Op("aten::addcmul_", c.MulScalar_(square, r.Alpha), g, g, 1-r.Alpha)
 
 	denominator := scratch[0]
 	if r.Centered {
-		mean := m.slots[1]
+		mean := slots[1]
 		c.Add_(c.MulScalar_(mean, r.Alpha), g, 1-r.Alpha)
 		c.Op("aten::sqrt_", c.Op("aten::addcmul.out", square, mean, mean, -1., denominator))
 	} else {
@@ -64,7 +65,7 @@ func (r *rmsprop) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []
 	c.AddScalar_(denominator, r.Eps)
 
 	if r.Momentum != 0 {
-		b := m.slots[len(m.slots)-1]
+		b := slots[len(slots)-1]
 		c.Op("aten::addcdiv_", c.MulScalar_(b, r.Momentum), g, denominator, 1)
 		c.Add_(p, b, -lr)
 	} else {

@@ -39,14 +39,15 @@ func (r *sgd) temporaries() int {
 	return 1
 }
 
-func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64) {
+func (r *sgd) update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64,
+	scratch []*torch.Tensor, lr float64) {
 	d := g
 	if r.WeightDecay != 0 {
 		d = addOut(c, scratch[0], g, p, r.WeightDecay)
 	}
 	if r.Momentum != 0 {
-		b := m.slots[0]
-		if m.steps == 1 {
+		b := slots[0]
+		if step == 1 {
 			c.Copy_(b, d)
 		} else {
 			c.Add_(c.MulScalar_(b, r.Momentum), d, 1-r.Dampening)

@@ -16,9 +16,10 @@ type rule interface {
 	slots() []string
 	// temporaries returns the number of temporary tensors of the parameter's shape in an update.
 	temporaries() int
-	// update changes p and its state m by the gradient g, which it keeps. scratch has the temporaries.
-	// It runs without recording and makes no other tensors.
-	update(c *torch.Ctx, p, g *torch.Tensor, m *memory, scratch []*torch.Tensor, lr float64)
+	// update changes p and its slots by the gradient g, which it keeps. step counts the parameter's updates
+	// from 1. scratch has the temporaries. It runs without recording and makes no other tensors.
+	update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64, scratch []*torch.Tensor,
+		lr float64)
 }
 
 // addOut computes out = a + alpha b.
@@ -28,13 +29,16 @@ func addOut(c *torch.Ctx, out, a, b *torch.Tensor, alpha float64) *torch.Tensor 
 
 // memory is the state of one parameter. Only the goroutine that steps the parameter uses it.
 type memory struct {
-	steps int64           // updates, including a running one
+	steps int64           // updates
 	slots []*torch.Tensor // in the order of rule.slots; nil before the first update
 }
 
-func (m *memory) free() {
-	for _, t := range m.slots {
-		t.Free()
+// fresh reports whether a parameter was never updated.
+func (m *memory) fresh() bool { return m == nil || m.slots == nil }
+
+func free(state map[string]*memory) {
+	for _, m := range state {
+		torch.FreeAll(m.slots)
 	}
 }
 
@@ -42,9 +46,9 @@ func (m *memory) free() {
 type optimizer struct {
 	rule   rule
 	groups []groupRule
+	lr     float64
 
-	mu    sync.Mutex // guards lr and the map, but not inside a *memory
-	lr    float64
+	mu    sync.Mutex         // guards the map during steps, but not inside a *memory
 	state map[string]*memory // by the parameter's full name; nil once closed
 }
 
@@ -68,46 +72,22 @@ func (o *optimizer) known(name string) *memory {
 	return o.state[name]
 }
 
-func (o *optimizer) closed() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.state == nil
-}
-
-// remember sets the state of a parameter. With nil the parameter is listed without updates.
 func (o *optimizer) remember(name string, m *memory) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case m != nil:
-		o.state[name] = m
-	case o.state[name] == nil:
-		o.state[name] = &memory{}
-	}
+	o.state[name] = m
 }
-
-// fresh reports whether a parameter was never updated.
-func (m *memory) fresh() bool { return m == nil || m.slots == nil }
 
 func (o *optimizer) SetLR(lr float64) {
 	if !isSize(lr) {
 		panic(fmt.Sprintf("optim: a learning rate of %v", lr))
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.lr = lr
 }
 
-func (o *optimizer) LR() float64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.lr
-}
+func (o *optimizer) LR() float64 { return o.lr }
 
-func (o *optimizer) State() []StateTensor {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var out []StateTensor
+func (o *optimizer) State() (out []StateTensor) {
 	for name, m := range o.state {
 		for i, t := range m.slots {
 			out = append(out, StateTensor{stateName(o.rule.slots()[i], name), name, t})
@@ -120,8 +100,6 @@ func (o *optimizer) State() []StateTensor {
 func stateName(slot, param string) string { return slot + "." + param }
 
 func (o *optimizer) Steps() map[string]int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	out := make(map[string]int64, len(o.state))
 	for name, m := range o.state {
 		out[name] = m.steps
@@ -129,14 +107,7 @@ func (o *optimizer) Steps() map[string]int64 {
 	return out
 }
 
-func (o *optimizer) Close() { o.replace(nil) }
-
-// replace frees the state and sets another. Nil closes the optimizer.
-func (o *optimizer) replace(state map[string]*memory) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, m := range o.state {
-		m.free()
-	}
-	o.state = state
+func (o *optimizer) Close() {
+	free(o.state)
+	o.state = nil
 }

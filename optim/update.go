@@ -27,17 +27,15 @@ type prepared struct {
 	c       *torch.Ctx
 	parts   []part
 	idle    []string      // parameters without a gradient
-	scratch *torch.Tensor // bytes for the temporaries of one parameter; may be nil
+	scratch *torch.Tensor // bytes for the temporaries of one parameter
 }
 
 // part is a parameter with a gradient.
 type part struct {
 	nn.NamedParam
-	known  *memory // the optimizer's; nil before the first update
 	memory *memory // with all slots
+	fresh  bool    // the optimizer does not have memory yet
 }
-
-func (p part) fresh() bool { return p.memory != p.known }
 
 func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
 	slots := int64(len(o.rule.slots()))
@@ -53,71 +51,60 @@ func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
 
 func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 	u := &prepared{o: o, c: c}
-	done := false
+	mark, done := c.Mark(), false
 	defer func() {
-		if !done {
+		if c.Release(mark); !done {
 			u.Drop()
 		}
 	}()
-	scratch := int64(0)
-	mark := c.Mark()
-	defer func() { c.Release(mark) }()
 	c.NoGrad(func() {
+		var updated []nn.NamedParam
 		for _, p := range params {
-			t, known := p.Tensor(), o.known(p.Name)
+			t, m := p.Tensor(), o.known(p.Name)
 			if !t.HasGrad() {
 				u.idle = append(u.idle, p.Name)
 				continue
 			}
-			m := known
-			if known.fresh() {
+			fresh := m.fresh()
+			if fresh {
 				m = &memory{slots: []*torch.Tensor{}}
 			}
-			u.parts = append(u.parts, part{p, known, m})
+			u.parts, updated = append(u.parts, part{p, m, fresh}), append(updated, p)
 			for len(m.slots) < len(o.rule.slots()) {
 				m.slots = append(m.slots, c.Keep(c.Op("aten::zeros_like", t)))
 			}
-			rule, _ := o.ruleOf(p.Name)
-			scratch = max(scratch, int64(rule.temporaries())*p.Bytes())
 		}
-		if scratch > 0 {
-			u.scratch = c.Keep(c.Empty(torch.Uint8, scratch))
-		}
+		u.scratch = c.Keep(c.Empty(torch.Uint8, o.Need(updated).Scratch))
 	})
 	done = true
 	return u
 }
 
 func (u *prepared) Apply() {
-	lr := u.o.LR()
 	u.c.NoGrad(func() {
 		u.c.Unlimited(func() {
 			for i := range u.parts {
-				u.apply(&u.parts[i], lr)
+				u.apply(&u.parts[i])
 			}
 		})
 	})
-	for _, name := range u.idle {
-		u.o.remember(name, nil)
+	for _, name := range u.idle { // they are listed without updates
+		if u.o.known(name) == nil {
+			u.o.remember(name, &memory{})
+		}
 	}
 }
 
 // apply updates one parameter. The optimizer then owns its state.
-func (u *prepared) apply(p *part, lr float64) {
+func (u *prepared) apply(p *part) {
 	mark := u.c.Mark()
 	defer func() { u.c.Release(mark) }()
-	t, done := p.Tensor(), false
-	p.memory.steps++
-	defer func() {
-		if !done {
-			p.memory.steps--
-		}
-	}()
+	t, m := p.Tensor(), p.memory
 	rule, scale := u.o.ruleOf(p.Name)
-	rule.update(u.c, t, u.c.GradOf(t), p.memory, u.temporaries(t, rule.temporaries()), scale*lr)
-	done = true
-	u.o.remember(p.Name, p.memory)
-	p.known = p.memory
+	rule.update(u.c, t, u.c.GradOf(t), m.slots, m.steps+1, u.temporaries(t, rule.temporaries()), scale*u.o.lr)
+	m.steps++
+	u.o.remember(p.Name, m)
+	p.fresh = false
 }
 
 // temporaries returns views of the scratch memory with a parameter's shape.
@@ -125,10 +112,6 @@ func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
 	out := make([]*torch.Tensor, count)
 	n := p.Numel() * p.DType().Size()
 	for i := range out {
-		if u.scratch == nil { // no parameter has elements
-			out[i] = u.c.Op("aten::zeros_like", p)
-			continue
-		}
 		bytes := u.c.Narrow(u.scratch, 0, int64(i)*n, n)
 		out[i] = u.c.Reshape(u.c.Op("aten::view.dtype", bytes, p.DType()), p.Shape()...)
 	}
@@ -137,8 +120,8 @@ func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
 
 func (u *prepared) Drop() {
 	for _, p := range u.parts {
-		if p.fresh() {
-			p.memory.free()
+		if p.fresh {
+			torch.FreeAll(p.memory.slots)
 		}
 	}
 	u.scratch.Free()

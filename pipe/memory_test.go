@@ -130,6 +130,12 @@ func planned(t *testing.T) map[string]problem {
 		"gpt": {model: build("gpt", models.Options{Width: 16, Depth: 2, Heads: 2, Context: 5, Classes: 11,
 			Dropout: 0.1}), loss: entropy,
 			input: tokens(0), target: tokens(1), rows: rows, steps: 2},
+		"adapters": {model: func() *nn.Sequential {
+			m := build("../models/testdata/folders/llama", models.Options{})()
+			must.Do(t, nn.AddLoRA(m, nn.LoRA{Rank: 2, Alpha: 4, Dropout: 0.1,
+				Layers: []string{"*.q_proj", "*.v_proj", "*.1.mlp.down_proj"}}))
+			return m
+		}, loss: entropy, input: tokens(0), target: tokens(1), rows: rows, steps: 2},
 	}
 }
 
@@ -196,9 +202,10 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 // those of the plain loop. Stages of other policies may stand beside.
 func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 	problems := planned(t)
-	cuts := map[string][][]int{"unet": {{6, 7, 12}}, "gpt": {{5, 11, 18}}, "amoebanetd": {{4, 5}}}
+	cuts := map[string][][]int{"adapters": {{0}, {11, 0}}, "unet": {{6, 7, 12}}, "gpt": {{5, 11, 18}}, "amoebanetd": {{4, 5}}}
 	if draws.Full {
 		cuts = map[string][][]int{
+			"adapters": {{0}, {3, 0}, {11, 0}, {5, 9, 0}},
 			"resnet20": {{5, 6}, {3, 4, 4}}, "unet": {{10, 15}, {6, 7, 12}}, "gpt": {{6, 28},
 				{5, 11, 18}}, "amoebanetd": {{4, 5}}, "mlp": {{3, 6}},
 		}

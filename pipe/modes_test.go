@@ -343,3 +343,21 @@ func TestStepWithoutAGradient(t *testing.T) {
 		t.Errorf("for the gradient of the input: %v", err)
 	}
 }
+
+// With adapters on frozen layers the account of each device sees what is planned, to the byte, also under
+// a limit.
+func TestPredictedPeaksOfAdapters(t *testing.T) {
+	q := planned(t)["adapters"]
+	for _, balance := range [][]int{{27}, {11, 16}} {
+		torchtest.Check(t)
+		cfg := onDevices(pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1})
+		for range 2 {
+			if wrong := q.predicted(t, cfg); wrong != "" {
+				t.Errorf("%v: %s", cfg.Budget, wrong)
+			}
+			for _, d := range must.Get(q.planned(cfg))(t).plans {
+				cfg.Budget = append(cfg.Budget, d.Base+(d.Peak-d.Base)*3/4)
+			}
+		}
+	}
+}

@@ -64,7 +64,7 @@ func TestInPlaceIsTheSameOnEveryCut(t *testing.T) {
 			return []nn.Layer{nn.Checkpointed(nn.NewTanh()), nn.NewReLUInPlace()}
 		},
 		"a residual path that ends with Sigmoid": func() []nn.Layer {
-			return []nn.Layer{nn.NewSequential().AddResidual("", nn.NewIdentity(),
+			return []nn.Layer{nn.NewSequential().AddResidual("", nn.NamedLayer{Name: "norm", Layer: nn.NewIdentity()},
 				nn.NamedLayer{Name: "path", Layer: nn.NewSigmoid()})}
 		},
 	} {

@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -340,7 +341,7 @@ func randomLink(t *rapid.T, mayMeet bool) linkMaker {
 
 // kindCount is how many numbers randomModel knows. From gapped on they are tensors with gaps, between layers.
 const (
-	gapped    = 33
+	gapped    = 34
 	kindCount = gapped + gapCount*sensitiveCount
 )
 
@@ -466,6 +467,13 @@ func (m *randomNet) grow(i, k int) {
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
 		}))
+	case 33: // rotations, queries in groups, heads whose norms are their own, and a gate
+		block := nn.NewSequential(nn.NewFlatten(2, -1))
+		for _, l := range nn.NewGroupedAttention(nn.AttentionConfig{Dim: 36, Heads: 6, KVHeads: 2, HeadDim: 4,
+			NormHeads: true, Causal: true, Frequencies: []float64{1, 0.1}}) {
+			block.Add(cmp.Or(l.Name, "heads"), l.Layer)
+		}
+		m.add(block.Add("mlp", nn.NewSwiGLU(36, 10)).Add("image", image))
 	default:
 		k -= gapped
 		m.add(sensitive((k + i) % sensitiveCount))

@@ -23,7 +23,8 @@ func (f found) fits() bool { return f.cut != nil && f.step < none }
 // another schedule's plan. If known is no plan's step and no cut fits, it returns the cut that lacks
 // the smallest share of a limit. Whether a cut fits, and that share, do not depend on times.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
-	f := &finder{p: p, ctx: ctx, rival: rival, found: found{step: known, bound: p.floor()}}
+	f := &finder{p: p, ctx: ctx, rival: rival, plans: p.options.plans(),
+		found: found{step: known, bound: p.floor()}}
 	f.value = f.stepOf
 	if known == none {
 		f.step = math.MaxInt64
@@ -43,7 +44,8 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 			return float64(l.Saved + 2*l.WeightGradient + 1)
 		}))
 		if known == none {
-			light := &finder{p: p, ctx: ctx, found: found{step: math.MaxInt64, bound: wholeLimit}}
+			light := &finder{p: p, ctx: ctx, plans: min(f.plans, 100),
+				found: found{step: math.MaxInt64, bound: wholeLimit}}
 			light.value = func(c cut) (int64, error) { return p.share(ctx, c, light.step-1) }
 			isEvery := light.find(starts[len(starts)-1:])
 			if light.err != nil || light.step > wholeLimit {
@@ -99,6 +101,7 @@ type finder struct {
 	p     *space
 	ctx   context.Context
 	rival int64
+	plans int                        // the most devices that are planned
 	value func(c cut) (int64, error) // of a cut: its step, or what else is to be least, instead of step
 	err   error
 }
@@ -149,8 +152,8 @@ func (f *finder) exhausted() bool {
 	if most == 0 {
 		most = max(4_000_000, 1000*p.simulation.Actions())
 	}
-	return p.work >= most || p.limited && p.solved >= p.options.plans() || f.step <= f.bound || f.err != nil ||
-		f.ctx.Err() != nil
+	return p.work >= most || p.limited && p.solved >= f.plans || f.step <= f.bound ||
+		f.err != nil || f.ctx.Err() != nil
 }
 
 // climb moves units of a cut from one stage to another, through the stages between, as long as that

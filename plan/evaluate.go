@@ -3,6 +3,7 @@ package plan
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math"
 	"slices"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // cachedDevice is the plan of a worker's stages.
 type cachedDevice struct {
-	times    []stageTimes // by stage; zero on other workers
+	times    []stageTimes // by stage; zero on other workers; nil if no plan fits
 	capacity int          // of links; 0 is any number of values
 }
 
@@ -79,13 +80,17 @@ func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, er
 		return known, nil
 	}
 	p.solved++
+	out := &cachedDevice{}
 	plan, err := Solve(ctx, p.deviceProblem(w, c))
-	if err != nil {
+	if short := (*MemoryError)(nil); errors.As(err, &short) {
+		p.least[key] = short.Least()
+	} else if err != nil {
 		return nil, err
-	}
-	out := &cachedDevice{times: make([]stageTimes, p.stages()), capacity: plan.Program.Capacity}
-	for _, s := range p.stagesOf[w] {
-		out.times[s] = p.plannedTimes(plan, s, c)
+	} else {
+		out.times, out.capacity = make([]stageTimes, p.stages()), plan.Program.Capacity
+		for _, s := range p.stagesOf[w] {
+			out.times[s] = p.plannedTimes(plan, s, c)
+		}
 	}
 	p.cached[key] = out
 	return out, nil
@@ -94,7 +99,7 @@ func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, er
 // leastLimit returns the least limit within which [Solve] plans a worker's stages.
 func (p *space) leastLimit(ctx context.Context, w int, c cut) (int64, error) {
 	key := p.key(w, c)
-	if least, known := p.least[key]; known {
+	if least, known := p.least[key]; known || p.workers[w].bytes == 0 {
 		return least, nil
 	}
 	p.solved++
@@ -191,20 +196,23 @@ func (p *space) links(c cut) schedule.Links {
 const wholeLimit = 1 << 20
 
 // share returns the greatest share of its limit that a device of a cut needs, in units of 1/wholeLimit.
-// It does not depend on times. Nothing more is planned once the share exceeds most.
+// It does not depend on times. Nothing is planned once the share exceeds most, so with 0 it is that of
+// the bytes that are certain.
 func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err error) {
-	for _, least := range []func(ctx context.Context, w int, c cut) (int64, error){p.leastBytes, p.leastLimit} {
-		for w := range p.workers {
-			if limit := p.workers[w].bytes; limit > 0 && share <= most {
-				bytes, err := least(ctx, w, c)
-				if err != nil {
-					return 0, err
-				}
-				share = max(share, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none)))
-			}
+	note := func(w int, bytes int64) {
+		if limit := p.workers[w].bytes; limit > 0 {
+			share = max(share, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none)))
 		}
 	}
-	return share, nil
+	for w := range p.workers {
+		note(w, p.leastBytes(w, c))
+	}
+	for w := 0; w < len(p.workers) && share <= most && err == nil; w++ {
+		var least int64
+		least, err = p.leastLimit(ctx, w, c)
+		note(w, least)
+	}
+	return share, err
 }
 
 // evaluate returns the step of a cut, with recomputations under limits. For a cut that does not fit it
@@ -214,7 +222,7 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 	if !p.limited {
 		return p.plainStep(c), nil
 	}
-	if share, err := p.share(ctx, c, wholeLimit); err != nil || share > wholeLimit {
+	if share, err := p.share(ctx, c, 0); err != nil || share > wholeLimit {
 		return none + share, err
 	}
 	times, capacity := make([]stageTimes, p.stages()), 0
@@ -222,6 +230,10 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 		one, err := p.planDevice(ctx, w, c)
 		if err != nil {
 			return math.MaxInt64, err
+		}
+		if one.times == nil {
+			share, err := p.share(ctx, c, none)
+			return none + share, err
 		}
 		if one.capacity != 0 {
 			capacity = one.capacity

@@ -1,7 +1,5 @@
 package plan
 
-import "context"
-
 // sharesMemory reports whether units share memory. Then only the bytes that they save are certain.
 func (p *space) sharesMemory() bool { return len(p.chain.Carries)+len(p.chain.GradientCarries) > 0 }
 
@@ -35,14 +33,14 @@ func (n *needs) addUnit(p *space, first, i int) {
 
 // leastBytes returns a lower bound of the bytes that a worker needs for its stages of a cut, whatever
 // it recomputes.
-func (p *space) leastBytes(_ context.Context, w int, c cut) (int64, error) {
+func (p *space) leastBytes(w int, c cut) int64 {
 	list := make([]needs, len(p.stagesOf[w]))
 	for k, s := range p.stagesOf[w] {
 		for i := c[s]; i < c[s+1]; i++ {
 			list[k].addUnit(p, c[s], i)
 		}
 	}
-	return leastBytesOf(list, p.options.State), nil
+	return leastBytesOf(list, p.options.State)
 }
 
 // lacks returns by how much the least bytes of a worker's stages exceed its limit; 0 if they do not.

@@ -36,11 +36,7 @@ func TestLeastBytesAreNeeded(t *testing.T) {
 		c := randomCut(t, p.units, p.stages())
 		for w := range p.workers {
 			p.workers[w].bytes = 1
-			need, err := p.leastLimit(context.Background(), w, c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			need, least := max(need, 1), must.Get(p.leastBytes(context.Background(), w, c))(t)
+			need, least := max(must.Get(p.leastLimit(context.Background(), w, c))(t), 1), p.leastBytes(w, c)
 			if least > need {
 				t.Fatalf("%s m=%d %v: worker %d needs %d bytes, below the bound %d", p.schedule.Name, p.m,
 					c, w, need, least)
@@ -89,11 +85,8 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	chain := p.chain
 	within := func(limit int64) *Result {
 		w.Limit = limit
-		r, err := Search(context.Background(), Profile{[]Costs{{Chain: chain}}}, devices(len(p.workers), 0), w)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r
+		costs := Profile{[]Costs{{Chain: chain}}}
+		return must.Get(Search(context.Background(), costs, devices(len(p.workers), 0), w))(t)
 	}
 	least, cuts := leastOfAll(t, p)
 	if least == 1 {
@@ -103,12 +96,13 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 		for _, limit := range []int64{1, least - 1} {
 			told := within(limit)
 			if told.Best != nil || told.Short == nil || told.Short.Least() != least {
-				t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual, p.m,
-					told.Short, cuts, least)
+				t.Fatalf("%s v=%d m=%d: %v is told, the least of %d cuts is %d", p.schedule.Name, p.virtual,
+					p.m, told.Short, cuts, least)
 			}
 		}
 		if r := within(least); r.Best == nil {
-			t.Fatalf("%s v=%d m=%d: no plan within the least limit, %d", p.schedule.Name, p.virtual, p.m, least)
+			t.Fatalf("%s v=%d m=%d: no plan within the least limit, %d", p.schedule.Name, p.virtual,
+				p.m, least)
 		}
 		chain.Layers = slices.Clone(chain.Layers)
 		for i := range chain.Layers {

@@ -261,8 +261,7 @@ type planner struct {
 }
 
 // best returns the plan with the shortest step over several programs. If no program has a plan, short
-// is the shortage of the last one. With sameTimes it does not depend on measured times whether there is
-// one, and what is short.
+// is the shortage of the last one. With sameTimes the shortage does not depend on measured times.
 func (p Problem) best(ctx context.Context, programs []*schedule.Program, sameTimes bool) (best *Plan,
 	short *MemoryError, err error) {
 	f := &planner{Problem: p, known: p.curves, sameTimes: sameTimes}

@@ -4,13 +4,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // PyTorch is the metadata that PyTorch's writers use. Some readers require it.
 var PyTorch = map[string]string{"format": "pt"}
 
 // Float reports whether d is a floating-point format.
-func (d DType) Float() bool { return reader(d) != nil }
+func (d DType) Float() bool { return formats[d].read != nil }
 
 // Convert converts a tensor with Data to another floating-point format, rounding to nearest even. It
 // returns an error if a format is not floating-point, or a finite number becomes infinite.
@@ -43,47 +44,47 @@ func Converting(t Tensor, to DType) Tensor {
 	return t
 }
 
+// formats are the floating-point formats.
+var formats = map[DType]struct {
+	read   func([]byte) float64
+	append func(to []byte, v float64) []byte // rounds; a number that is too large becomes infinite
+}{
+	F64: {func(b []byte) float64 { return math.Float64frombits(binary.LittleEndian.Uint64(b)) },
+		func(to []byte, v float64) []byte {
+			return binary.LittleEndian.AppendUint64(to, math.Float64bits(v))
+		}},
+	F32: {func(b []byte) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(b))) },
+		func(to []byte, v float64) []byte {
+			return binary.LittleEndian.AppendUint32(to, math.Float32bits(float32(v)))
+		}},
+	F16: {func(b []byte) float64 { return half(binary.LittleEndian.Uint16(b)) },
+		func(to []byte, v float64) []byte { return appendShort(to, v, 5, 10) }},
+	BF16: {func(b []byte) float64 {
+		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b)) << 16))
+	}, func(to []byte, v float64) []byte { return appendShort(to, v, 8, 7) }},
+}
+
 // converted converts some elements of a tensor. first is the index of the first element, for errors.
 func converted(t Tensor, elements []byte, first int64, to DType) ([]byte, error) {
-	read, appendTo := reader(t.DType), appender(to)
-	if read == nil || appendTo == nil {
+	from, into := formats[t.DType], formats[to]
+	if from.read == nil || into.read == nil {
 		return nil, fmt.Errorf("safetensors: tensor %q: %s cannot become %s; floating-point numbers "+
 			"become F64, F32, F16 or BF16", t.Name, t.DType, to)
 	}
-	width := t.DType.Size()
-	count := int64(len(elements)) / width
-	data := make([]byte, 0, count*to.Size())
-	for i := range count {
-		v := read(elements[i*width:])
-		var ok bool
-		if data, ok = appendTo(data, v); !ok {
+	data := make([]byte, 0, int64(len(elements))/t.DType.Size()*to.Size())
+	for element := range slices.Chunk(elements, int(t.DType.Size())) {
+		v, at := from.read(element), len(data)
+		if data = into.append(data, v); math.IsInf(into.read(data[at:]), 0) && !math.IsInf(v, 0) {
 			return nil, fmt.Errorf("safetensors: tensor %q: element %d is %g, which is too large for %s",
-				t.Name, first+i, v, to)
+				t.Name, first+int64(at)/to.Size(), v, to)
 		}
 	}
 	return data, nil
 }
 
-// appender returns a function that appends a number, or nil if d is not floating-point. ok is false if a
-// finite number becomes infinite.
-func appender(d DType) func(to []byte, v float64) (_ []byte, ok bool) {
-	little := binary.LittleEndian
-	return map[DType]func([]byte, float64) ([]byte, bool){
-		F64: func(to []byte, v float64) ([]byte, bool) {
-			return little.AppendUint64(to, math.Float64bits(v)), true
-		},
-		F32: func(to []byte, v float64) ([]byte, bool) {
-			x := float32(v)
-			return little.AppendUint32(to, math.Float32bits(x)), math.IsInf(float64(x), 0) == math.IsInf(v, 0)
-		},
-		F16:  func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 5, 10) },
-		BF16: func(to []byte, v float64) ([]byte, bool) { return appendShort(to, v, 8, 7) },
-	}[d]
-}
-
 // appendShort appends a 16-bit number, rounded to nearest even. It has a sign, exponentBits bits of
 // exponent and fractionBits bits of fraction (IEEE 754-2019, section 3.4).
-func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, bool) {
+func appendShort(to []byte, v float64, exponentBits, fractionBits int) []byte {
 	bias, one := 1<<(exponentBits-1)-1, 1<<fractionBits
 	infinite := uint16(1<<exponentBits-1) << fractionBits
 	var bits uint16
@@ -99,38 +100,21 @@ func appendShort(to []byte, v float64, exponentBits, fractionBits int) ([]byte, 
 		bits = uint16((e-1+bias)<<fractionBits) +
 			uint16(int(math.RoundToEven(math.Ldexp(f, fractionBits+1)))-one)
 	}
-	ok := bits != infinite || math.IsInf(v, 0)
 	if math.Signbit(v) {
 		bits |= 1 << 15
 	}
-	return binary.LittleEndian.AppendUint16(to, bits), ok
+	return binary.LittleEndian.AppendUint16(to, bits)
 }
 
-// reader returns a function that reads a number, or nil if d is not floating-point.
-func reader(d DType) func([]byte) float64 {
-	little := binary.LittleEndian
-	return map[DType]func([]byte) float64{
-		F64:  func(b []byte) float64 { return math.Float64frombits(little.Uint64(b)) },
-		F32:  func(b []byte) float64 { return float64(math.Float32frombits(little.Uint32(b))) },
-		F16:  func(b []byte) float64 { return half(little.Uint16(b)) },
-		BF16: func(b []byte) float64 { return float64(math.Float32frombits(uint32(little.Uint16(b)) << 16)) },
-	}[d]
-}
-
-// half decodes an IEEE 754 binary16: a sign, 5 bits of exponent with bias 15, 10 bits of fraction.
+// half decodes an IEEE 754 binary16: a float32 with fewer bits and a bias of 15 in place of 127.
 func half(bits uint16) float64 {
-	exponent, fraction := int(bits>>10&31), float64(bits&1023)
-	v := math.Ldexp(1024+fraction, exponent-25)
+	rest := uint32(bits&0x7fff) << 13
+	v := float64(math.Float32frombits(rest)) * 0x1p112
 	switch {
-	case exponent == 31 && fraction != 0:
+	case rest > 0xf800000:
 		return math.NaN()
-	case exponent == 31:
+	case rest == 0xf800000:
 		v = math.Inf(1)
-	case exponent == 0: // subnormal
-		v = math.Ldexp(fraction, -24)
 	}
-	if bits>>15 == 1 {
-		return -v
-	}
-	return v
+	return math.Copysign(v, float64(int16(bits)))
 }

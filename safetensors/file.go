@@ -87,15 +87,19 @@ func openIndex(path string) (*File, error) {
 	if err == nil && len(index.Files) == 0 {
 		err = errors.New("it names no files; want the weight_map of a model in several files")
 	}
+	if err != nil {
+		return nil, err
+	}
 	whole := &File{}
 	for _, name := range slices.Compact(slices.Sorted(maps.Values(index.Files))) {
 		var file *File
 		if !filepath.IsLocal(name) {
-			err = cmp.Or(err, fmt.Errorf("it names the file %q; want files beside it", name))
-		} else if err == nil {
+			err = errors.New("want files beside it")
+		} else {
 			file, err = openFile(filepath.Join(filepath.Dir(path), name))
 		}
 		if err != nil {
+			err = fmt.Errorf("its file %s: %w", name, err)
 			break
 		}
 		whole.parts = append(whole.parts, file.parts...)
@@ -169,11 +173,7 @@ func parseHeader(header []byte) (spans []span, metadata map[string]string, err e
 		return nil, nil, fmt.Errorf("it has %d tensors; want at most %d", len(members), disk.MaxTensors)
 	}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
-		var e struct {
-			DType   *DType  `json:"dtype"`
-			Shape   []int64 `json:"shape"`
-			Offsets []int64 `json:"data_offsets"`
-		}
+		var e entry
 		if name == metadataKey {
 			err = json.Unmarshal(members[name], &metadata)
 		} else {
@@ -184,10 +184,10 @@ func parseHeader(header []byte) (spans []span, metadata map[string]string, err e
 		case err != nil:
 		case name == metadataKey:
 			continue
-		case e.DType == nil || e.Shape == nil || len(e.Offsets) != 2:
+		case e.DType == "" || e.Shape == nil || len(e.Offsets) != 2:
 			err = errors.New("want dtype, shape and two data_offsets")
 		default:
-			s := span{Tensor{Name: name, DType: *e.DType, Shape: e.Shape}, nil, e.Offsets[0], e.Offsets[1]}
+			s := span{Tensor{Name: name, DType: e.DType, Shape: e.Shape}, nil, e.Offsets[0], e.Offsets[1]}
 			if size, err = s.Size(); s.DType.Size() == 0 { // unknown: an error when it is read
 				size, err = max(0, s.end-s.begin), nil
 			}

@@ -331,20 +331,20 @@ func TestShards(t *testing.T) {
 	file("2.safetensors", raw(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},`+
 		`"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, "\x03\x04"))
 	f := must.Get(safetensors.Open(file("model.safetensors.index.json", []byte(`{"metadata": {"total_size": 6}, `+
-		`"weight_map": {"a": "2.safetensors", "b": "1.safetensors", "other": "1.safetensors"}}`))))(t)
+		`"weight_map": {"a": "2.safetensors", "b": "2.safetensors", "other": "1.safetensors"}}`))))(t)
 	defer f.Close()
 	var names []string
 	for _, tensor := range f.Tensors() {
 		names = append(names, tensor.Name)
 	}
 	a, b := must.Get(f.Read("a"))(t), must.Get(f.Read("b"))(t)
-	if _, err := f.Read("other"); fmt.Sprint(names, a.Data, b.Data) != "[a b other] [3] [1 2]" || err == nil ||
+	if _, err := f.Read("other"); fmt.Sprint(names, a.Data, b.Data) != "[a b other] [3] [4]" || err == nil ||
 		!strings.Contains(err.Error(), `tensor "other": bytes 124 to 127: unknown dtype "F8_E4M3"`) {
 		t.Error(names, a.Data, b.Data, err)
 	}
 	for index, want := range map[string]string{
 		`{"weight_map": {"c": "1.safetensors"}}`:    `tensor "c" is not in 1.safetensors; want all files`,
-		`{"weight_map": {"c": "../1.safetensors"}}`: `the file "../1.safetensors"; want files beside it`,
+		`{"weight_map": {"c": "../1.safetensors"}}`: `its file ../1.safetensors: want files beside it`,
 		`{"weight_map": {"c": "3.safetensors"}}`:    "3.safetensors: no such file",
 		`{"weight_map": {"c": "i.index.json"}}`:     "i.index.json: the header's length is",
 		`{"weight_map": {"c": 1}}`:                  "/weight_map/c",

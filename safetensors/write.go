@@ -78,9 +78,9 @@ func writeData(w io.Writer, t Tensor) error {
 
 // entry is a tensor's value in the header. The fields are in the order of the file.
 type entry struct {
-	DType   DType    `json:"dtype"`
-	Shape   []int64  `json:"shape"`
-	Offsets [2]int64 `json:"data_offsets"`
+	DType   DType   `json:"dtype"`
+	Shape   []int64 `json:"shape"`
+	Offsets []int64 `json:"data_offsets"`
 }
 
 // header returns the length, the header and its padding. The data is in the order of tensors.
@@ -102,7 +102,7 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 		if end += size; end < start {
 			return nil, fmt.Errorf("tensor %q: the size of the file overflows 63 bits", t.Name)
 		}
-		entries[t.Name] = entry{t.DType, t.Shape, [2]int64{start, end}}
+		entries[t.Name] = entry{t.DType, t.Shape, []int64{start, end}}
 	}
 	head, err := json.Marshal(entries, json.Deterministic(true))
 	if err == nil && len(metadata) > 0 {

@@ -97,7 +97,6 @@ func parse(content []byte) (*Tokenizer, error) {
 		t.indexTokens(m.Merges))
 }
 
-// gpt2 returns the tokenizer of a vocab.json and a merges.txt.
 func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
 	t := &Tokenizer{added: map[string]int32{}, byteLevel: true,
 		model: model{vocabulary: v, unknown: -1}}
@@ -110,17 +109,15 @@ func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
 	return t, errors.Join(err, t.indexTokens(merges))
 }
 
-func (t *Tokenizer) normalise(s *step) error {
+func (t *Tokenizer) normalise(s *step) (err error) {
 	if s == nil {
 		return nil
 	}
 	if s.Type == "Sequence" {
 		for _, one := range s.Normalizers {
-			if err := t.normalise(&one); err != nil {
-				return err
-			}
+			err = cmp.Or(err, t.normalise(&one))
 		}
-		return nil
+		return err
 	}
 	switch space := s.Pattern.String; {
 	case s.Type == "Prepend" && s.Prepend == metaspace:
@@ -140,7 +137,7 @@ func (t *Tokenizer) normalise(s *step) error {
 	return nil
 }
 
-func (t *Tokenizer) split(s *step) error {
+func (t *Tokenizer) split(s *step) (err error) {
 	if s == nil {
 		return nil
 	}
@@ -151,11 +148,9 @@ func (t *Tokenizer) split(s *step) error {
 	switch s.Type {
 	case "Sequence":
 		for _, one := range s.PreTokenizers {
-			if err := t.split(&one); err != nil {
-				return err
-			}
+			err = cmp.Or(err, t.split(&one))
 		}
-		return nil
+		return err
 	case "ByteLevel":
 		if s.AddPrefixSpace == nil || *s.AddPrefixSpace {
 			if len(t.splits) > 0 {
@@ -266,10 +261,8 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		}
 		t.model.merges[[2]int32{ids[0], ids[1]}] = merge{rank, ids[2]}
 	}
-	// Of added tokens at the same position the longest matches.
-	byLength := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
 	var quoted []string
-	for _, token := range slices.SortedFunc(maps.Keys(t.added), byLength) {
+	for token := range t.added {
 		quoted = append(quoted, regexp.QuoteMeta(token))
 	}
 	switch pattern := strings.Join(quoted, "|"); {
@@ -277,6 +270,7 @@ func (t *Tokenizer) indexTokens(merges []mergePair) error {
 		return fmt.Errorf("added_tokens have %d bytes; want at most %d", len(pattern), disk.MaxPattern)
 	case pattern != "":
 		t.anyAdded = regexp.MustCompile(pattern)
+		t.anyAdded.Longest()
 	}
 	return nil
 }
@@ -293,10 +287,7 @@ func (p *mergePair) UnmarshalJSON(content []byte) (err error) {
 	} else {
 		err = json.Unmarshal(content, &both)
 	}
-	if err != nil {
-		return err
-	}
-	return p.set(both)
+	return cmp.Or(err, p.set(both))
 }
 
 func (p *mergePair) set(both []string) error {

@@ -196,7 +196,6 @@ func init() {
 	}
 }
 
-// toByteLevel replaces each byte by its character.
 func toByteLevel(text string) string {
 	var out strings.Builder
 	for i := range len(text) {

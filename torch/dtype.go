@@ -57,16 +57,6 @@ func FileDType(d DType) safetensors.DType {
 	return safetensors.DType(d.String())
 }
 
-// DTypeOfFile returns the element type for a name in a file.
-func DTypeOfFile(name safetensors.DType) (DType, error) {
-	for d, t := range dtypes {
-		if t.file == name {
-			return d, nil
-		}
-	}
-	return 0, fmt.Errorf("elements of %s, which penstock does not have", name)
-}
-
 // Element is a Go type whose values can be copied to and from tensors.
 type Element interface {
 	float32 | float64 | int64 | int32 | uint8 | bool

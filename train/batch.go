@@ -21,7 +21,6 @@ func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 	panic(fmt.Sprintf("train: a batch of %v", a.Kind))
 }
 
-// firstRows returns the first n rows of a data set.
 func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	indices := make([]int, n)
 	for i := range indices {

@@ -22,6 +22,7 @@ import (
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -79,7 +80,7 @@ func newMembers(t must.T, dir string, n int, seed uint64, has func(rank, param i
 
 // loadState gives the optimizer state of a seed and as many updates, for what exists.
 func (m member) loadState(seed uint64) error {
-	var saved []optim.SavedTensor
+	var saved []safetensors.Tensor
 	steps := map[string]int64{}
 	for _, p := range m.places()[0].Params {
 		if steps[p.Name] = int64(seed); strings.HasSuffix(p.Name, "bias") {
@@ -88,8 +89,10 @@ func (m member) loadState(seed uint64) error {
 		}
 		for _, slot := range []string{"exp_avg", "exp_avg_sq"} {
 			name := slot + "." + p.Name
-			saved = append(saved, optim.SavedTensor{Name: name, DType: p.DType(), Shape: p.Shape(),
-				Read: func() ([]byte, error) { return noise(name, seed, p.Bytes()), nil }})
+			saved = append(saved, safetensors.Tensor{Name: name, DType: torch.FileDType(p.DType()),
+				Shape: p.Shape(), Load: func(write func([]byte) error) error {
+					return write(noise(name, seed, p.Bytes()))
+				}})
 		}
 	}
 	return m.opt.Load(saved, steps, m.places())

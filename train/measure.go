@@ -162,16 +162,17 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	for again, limit := range []int64{options.Limit, 1} { // nothing fits in a byte
 		options.Limit = limit
 		r, err := plan.Search(ctx, plan.Profile{Measured: []plan.Costs{costs}}, machine, options)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case r.Best != nil:
+		}
+		if r.Best != nil {
 			b.Counts, b.Times = out.Layers(r.Best.Balance), nil
 			continue
-		case r.Lightest == nil: // fewer units than stages
-			return nil
 		}
-		if b.Lighter = [][]int{out.Layers(r.Lightest)}; again == 0 {
+		if r.Lightest != nil { // otherwise the units are fewer than the stages
+			b.Lighter = [][]int{out.Layers(r.Lightest)}
+		}
+		if again == 0 && b.Lighter != nil {
 			b.Counts, b.Times = b.Lighter[0], nil
 		}
 		break
@@ -180,9 +181,7 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	for _, l := range layers {
 		bytes += l.Output + l.Saved
 	}
-	if list := cutsOf(len(layers), len(b.Counts), smallModel/bytes); b.Lighter != nil {
-		b.Lighter = append(b.Lighter, list...)
-	}
+	b.Lighter = append(b.Lighter, cutsOf(len(layers), len(b.Counts), smallModel/bytes)...)
 	return nil
 }
 

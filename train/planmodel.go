@@ -231,7 +231,6 @@ func stepTime(c profile.Chain) (micros float64) {
 	return micros
 }
 
-// measureOn measures the model on a device with micro-batches of a number of rows.
 func (p *modelPlanner) measureOn(ctx context.Context, on torch.Device, rows, threads int) (profile.Profile,
 	error) {
 	config := profile.Config{
@@ -365,16 +364,16 @@ func (p *modelPlanner) search(ctx context.Context) error {
 func (p *modelPlanner) reserve(bytes int64) bool {
 	p.reserved += bytes
 	p.Machine.Devices = slices.Clone(p.Machine.Devices)
-	limits := []*int64{&p.Wishes.Limit}
-	for i := range p.Machine.Devices {
-		limits = append(limits, &p.Machine.Devices[i].Bytes)
-	}
 	positive := true
-	for _, limit := range limits {
+	lower := func(limit *int64) {
 		if *limit > 0 { // 0 is no limit
 			*limit -= bytes
 			positive = positive && *limit > 0
 		}
+	}
+	lower(&p.Wishes.Limit)
+	for i := range p.Machine.Devices {
+		lower(&p.Machine.Devices[i].Bytes)
 	}
 	return positive
 }

@@ -241,25 +241,14 @@ func (c *Checkpoint) restore(model nn.Module, places []optim.Placement, o optim.
 	}
 	if err == nil && o != nil {
 		err = c.read(optimizerKind, func(tensors []safetensors.Tensor) error {
-			var saved []optim.SavedTensor
-			for _, t := range tensors {
+			away := func(param string) bool { _, ok := here[param]; return !ok }
+			tensors = slices.DeleteFunc(tensors, func(t safetensors.Tensor) bool {
 				_, param, _ := strings.Cut(t.Name, ".") // the name begins with the kind of state
-				if _, ok := here[param]; !ok {
-					continue
-				}
-				dtype, err := torch.DTypeOfFile(t.DType)
-				if err != nil {
-					return fmt.Errorf("%q: %w", t.Name, err)
-				}
-				saved = append(saved, optim.SavedTensor{Name: t.Name, DType: dtype, Shape: t.Shape,
-					Read: func() (out []byte, err error) {
-						err = t.Load(func(b []byte) error { out = b; return nil })
-						return out, err
-					}})
-			}
+				return away(param)
+			})
 			updates := maps.Clone(c.Updates)
-			maps.DeleteFunc(updates, func(name string, _ int64) bool { _, ok := here[name]; return !ok })
-			return o.Load(saved, updates, places)
+			maps.DeleteFunc(updates, func(param string, _ int64) bool { return away(param) })
+			return o.Load(tensors, updates, places)
 		})
 	}
 	if err != nil {

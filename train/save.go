@@ -3,7 +3,10 @@ package train
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -73,11 +76,10 @@ func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim
 // commit writes the index, forces the directory to disk and renames it.
 func (s Store) commit(temporary, path string, index Contents) error {
 	text, err := index.encode()
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = s.writeFile(filepath.Join(temporary, stateFile),
+			func(w io.Writer) error { _, err := w.Write(text); return err })
 	}
-	_, err = s.writeFile(filepath.Join(temporary, stateFile),
-		func(w io.Writer) error { _, err := w.Write(text); return err })
 	if err == nil {
 		err = s.syncDirectory(temporary)
 	}
@@ -101,15 +103,19 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 	recipe, err := json.Marshal(r)
 	index = Contents{Version: formatVersion, Progress: at, Recipe: recipe, Updates: map[string]int64{},
 		Files: map[string]File{}}
-	var tensors, states []safetensors.Tensor
+	var tensors, frozen, states []safetensors.Tensor
 	foreign := map[string]bool{} // parameters that another member writes
 	for i, n := range params {
 		if foreign[n.Name] = owners[i] != s.Group.Rank(); foreign[n.Name] {
 			continue
 		}
-		tensors = append(tensors, n.FileTensor())
 		if !n.IsBuffer() {
 			index.Updates[n.Name] = 0 // stays if the parameter was always frozen
+		}
+		if n.IsBuffer() || n.Trainable() {
+			tensors = append(tensors, n.FileTensor())
+		} else {
+			frozen = append(frozen, n.FileTensor())
 		}
 	}
 	for _, t := range o.State() {
@@ -123,6 +129,9 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 		}
 	}
 	err = cmp.Or(err, s.writeTensors(temporary, modelKind, tensors, index.Files))
+	if err == nil && frozen != nil {
+		err = s.writeTensors(temporary, frozenKind, frozen, index.Files)
+	}
 	if err == nil {
 		err = s.writeTensors(temporary, optimizerKind, states, index.Files)
 	}
@@ -142,14 +151,36 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 // writeTensors writes this member's file of a kind and adds it to files.
 func (s Store) writeTensors(dir, kind string, list []safetensors.Tensor, files map[string]File) error {
 	name := shardName(kind, s.Group.Rank(), s.Group.Size())
-	file, err := s.writeFile(filepath.Join(dir, name),
-		func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) })
+	write := func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorch) }
+	file, err := File{}, errors.ErrUnsupported
+	if kind == frozenKind {
+		file, err = s.linkFile(dir, name, write)
+	}
+	if err != nil {
+		file, err = s.writeFile(filepath.Join(dir, name), write)
+	}
 	file.Tensors = map[string]Tensor{}
 	for _, t := range list {
 		file.Tensors[t.Name] = Tensor{t.DType, append([]int64{}, t.Shape...)}
 	}
 	files[name] = file
 	return err
+}
+
+// linkFile links the newest checkpoint's file of this name, if write would write the same.
+func (s Store) linkFile(dir, name string, write func(w io.Writer) error) (File, error) {
+	newest, err := OpenCheckpoint(s.Dir)
+	if err != nil {
+		return File{}, err
+	}
+	hash, was := sha256.New(), newest.Files[name]
+	if err := write(hash); err != nil {
+		return File{}, err
+	}
+	if hex.EncodeToString(hash.Sum(nil)) != was.SHA256 {
+		return File{}, errors.ErrUnsupported
+	}
+	return was, os.Link(filepath.Join(newest.Path, name), filepath.Join(dir, name))
 }
 
 // paramOwners returns the lowest rank in which each parameter or buffer exists.

@@ -12,6 +12,8 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/internal/must"
+	"penstock.example/nn"
+	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -258,4 +260,31 @@ func TestLock(t *testing.T) {
 			t.Errorf("%s: got %v", dir, err)
 		}
 	}
+}
+
+// TestFrozenParametersAreLinked: checkpoints have one file of the frozen parameters, as long as those stay
+// the same.
+func TestFrozenParametersAreLinked(t *testing.T) {
+	check(t)
+	s, _ := newRig(t, setup{})
+	nn.Freeze(s.model.Slice(0, 2))
+	store := train.Store{Dir: t.TempDir()}
+	frozen := nn.State(s.model)[0]
+	const name = "model-frozen.safetensors"
+	var files []os.FileInfo
+	for step := range int64(3) {
+		if step == 2 {
+			must.Do(t, torch.SetBytes(frozen.Tensor(), make([]byte, frozen.Bytes())))
+		}
+		path := must.Get(store.Save(train.Progress{Step: step + 1}, recipe(), s.model, s.Optimizer))(t)
+		files = append(files, must.Get(os.Stat(filepath.Join(path, name)))(t))
+	}
+	if !os.SameFile(files[0], files[1]) || os.SameFile(files[1], files[2]) {
+		t.Error("the second is not the first, or the third is, whose parameters are others")
+	}
+	c := latest(t, store)
+	if d := c.Damage(); d != nil || len(c.Files) != 3 || c.Files[name].Tensors[frozen.Name].Bytes() != frozen.Bytes() {
+		t.Errorf("%v, %v", d, c.Files)
+	}
+	must.Do(t, c.Check(recipe(), s.model))
 }

@@ -27,6 +27,7 @@ const stateFile = "state.json"
 // Kinds of files with tensors. Names of tensors are unique within a kind.
 const (
 	modelKind     = "model"
+	frozenKind    = "model-frozen" // of parameters that are not trained; also of modelKind
 	optimizerKind = "optimizer"
 )
 

@@ -23,6 +23,7 @@ import (
 // Store is a directory of checkpoints.
 //
 //	DIR/step-000200/model.safetensors       parameters and buffers under their names in the model
+//	DIR/step-000200/model-frozen.safetensors  frozen parameters, if any; checkpoints share it by links
 //	DIR/step-000200/optimizer.safetensors   the optimizer's state, under the parameters' names
 //	DIR/step-000200/state.json              the index: progress, recipe, size, hash and tensors of each file
 //	DIR/step-000150/...                     the previous checkpoint
@@ -189,7 +190,6 @@ func (s Store) rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// remove removes a file or a whole directory.
 func (s Store) remove(path string) error {
 	if err := s.fault("remove", path); err != nil {
 		return err

@@ -1,0 +1,241 @@
+package command
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"penstock.example/data"
+	"penstock.example/internal/disk"
+	"penstock.example/internal/option"
+	"penstock.example/internal/setting"
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/safetensors"
+	"penstock.example/train"
+)
+
+// configFile describes a model in a folder of Hugging Face's layout.
+const configFile = "config.json"
+
+// smallFiles are the files of such a folder besides its weights. A run copies them to its directory, so
+// that it needs the folder no more.
+var smallFiles = []string{configFile, "generation_config.json", "preprocessor_config.json",
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+	"merges.txt", "tokenizer.model", "chat_template.jinja"}
+
+// isFolder reports whether a model's name is the path of a folder.
+func isFolder(name string) bool {
+	return name == "." || name == ".." || strings.ContainsRune(name, filepath.Separator)
+}
+
+// modelFolder returns the folder of a model's small files: a run's copy if it has one. dir is the run's
+// directory, "" is none.
+func modelFolder(name, dir string) string {
+	if copied := filepath.Join(dir, "model"); dir != "" && isFolder(name) {
+		if _, err := os.Stat(filepath.Join(copied, configFile)); err == nil {
+			return copied
+		}
+	}
+	return name
+}
+
+// copySmallFiles copies the small files that are there.
+func copySmallFiles(to, from string) error {
+	if err := os.MkdirAll(to, 0o777); err != nil {
+		return err
+	}
+	for _, name := range smallFiles {
+		content, err := disk.Read(filepath.Join(from, name), disk.MaxJSON)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = writeFile(filepath.Join(to, name), content)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// modelFlag is --model. It takes the path of a folder as well.
+func modelFlag(s *pflag.FlagSet, to *string) {
+	option.Word(s, to, "model", "", "`NAME` of the model, which penstock models lists; or PATH of a folder "+
+		"with a model of Hugging Face, such as ./llama", models.Names()...)
+	v := s.Lookup("model").Value.(*option.Value)
+	named := v.Read
+	v.Read = func(text string) error {
+		if isFolder(text) {
+			*to = text
+			return nil
+		}
+		err := named(text)
+		if _, missing := os.Stat(filepath.Join(text, configFile)); err != nil && missing == nil {
+			err = fmt.Errorf("%w; the folder is ./%s", err, text)
+		}
+		return err
+	}
+}
+
+// adapters is --lora; a Rank of 0 is none.
+type adapters struct{ nn.LoRA }
+
+func (a *adapters) register(s *pflag.FlagSet) {
+	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "`r=8,alpha=16,dropout=0.05,layers=\"*.q_proj "+
+		"*.v_proj\"` train adapters of these linear layers alone; * is any text")
+}
+
+func (a *adapters) read(text string) error {
+	a.LoRA = nn.LoRA{Alpha: 8, Layers: []string{"*.q_proj", "*.v_proj"}}
+	rank := 8
+	number := func(name, byDefault string, to *float64, end float64) setting.Setting {
+		return setting.Setting{Name: name, Default: byDefault, Value: func(text string) (err error) {
+			if *to, err = strconv.ParseFloat(text, 64); err != nil || !(*to >= 0 && *to < end) {
+				err = fmt.Errorf("a number from 0 to below %v", end)
+			}
+			return err
+		}}
+	}
+	err := setting.Set("--lora", []setting.Setting{{Name: "r", Default: "8", Value: &rank},
+		number("alpha", "8", &a.Alpha, 1e6), number("dropout", "0", &a.Dropout, 1),
+		{Name: "layers", Default: "*.q_proj *.v_proj", Value: func(text string) error {
+			if a.Layers = strings.Fields(text); a.Layers == nil {
+				return errors.New("names of linear layers with blanks between them")
+			}
+			return nil
+		}}}, []string{text})
+	a.Rank = int64(rank)
+	return err
+}
+
+// String returns the adapters as --lora reads them; "" is none.
+func (a *adapters) String() string {
+	if a.Rank == 0 {
+		return ""
+	}
+	return fmt.Sprintf("r=%d,alpha=%v,dropout=%v,layers=%s", a.Rank, a.Alpha, a.Dropout,
+		strings.Join(a.Layers, " "))
+}
+
+// newModel makes a model without its weights, with adapters.
+func newModel(name string, o models.Options, a adapters) (*nn.Sequential, error) {
+	model, err := models.New(name, o)
+	if err == nil && a.Rank > 0 {
+		if err = nn.AddLoRA(model, a.LoRA); err != nil {
+			err = badUsage("--lora: %s", strings.TrimPrefix(err.Error(), "nn: AddLoRA: "))
+		}
+	}
+	return model, err
+}
+
+// freeze freezes all layers but those of --train-only, if it is given, and adapters.
+func freeze(model *nn.Sequential, trainOnly []string) error {
+	if trainOnly == nil {
+		return nil
+	}
+	if err := nn.TrainOnly(model, trainOnly...); err != nil {
+		return badUsage("--train-only: %s", strings.TrimPrefix(err.Error(), "nn: TrainOnly: "))
+	}
+	if a := nn.Adapters(model); len(nn.State(a)) > 0 {
+		nn.Train(model)
+		nn.Unfreeze(a)
+	}
+	return nil
+}
+
+// folderOrCheckpoint opens a checkpoint, or a folder with a model as a checkpoint without a run.
+func folderOrCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
+	if _, err := os.Stat(filepath.Join(dir, configFile)); err != nil {
+		return findCheckpoint(dir, best)
+	}
+	if !isFolder(dir) {
+		dir = "." + string(filepath.Separator) + dir
+	}
+	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: train.Choice{Name: dir}}}, nil
+}
+
+// exportFolder writes a model in the layout of its folder, with floats of a dtype.
+func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) error {
+	if err := copySmallFiles(out, t.folder); err != nil {
+		return err
+	}
+	path := filepath.Join(out, configFile)
+	content, err := disk.Read(path, disk.MaxJSON)
+	if err != nil {
+		return err
+	}
+	var config map[string]json.RawMessage
+	if err := json.Unmarshal(content, &config); err != nil {
+		return err
+	}
+	set := func(name string, value any) { config[name], _ = json.Marshal(value) } // of plain values
+	delete(config, "torch_dtype")                                                 // the older name
+	set("dtype", cmp.Or(dtype, "float32"))
+	if s := t.recipe.Samples; s != nil && s.Task() == data.Classification {
+		labels, ids := map[string]string{}, map[string]int{}
+		for i := range s.Classes {
+			name := strconv.Itoa(i)
+			if i < len(s.ClassNames) {
+				name = s.ClassNames[i]
+			}
+			labels[strconv.Itoa(i)], ids[name] = name, i
+		}
+		set("id2label", labels)
+		set("label2id", ids)
+	}
+	if content, err = json.MarshalIndent(config, "", "  "); err != nil {
+		return err
+	}
+	if err := writeFile(path, append(content, '\n')); err != nil {
+		return err
+	}
+	return safetensors.WriteFile(filepath.Join(out, "model.safetensors"), tensors, safetensors.PyTorch)
+}
+
+// endTokens returns the tokens that end a text of the model in a folder.
+func endTokens(folder string) (ends []int64) {
+	for _, name := range []string{"generation_config.json", configFile} {
+		var config struct {
+			EOS any `json:"eos_token_id"`
+		}
+		content, err := disk.Read(filepath.Join(folder, name), disk.MaxJSON)
+		if err != nil || json.Unmarshal(content, &config) != nil {
+			continue
+		}
+		list, several := config.EOS.([]any)
+		if !several {
+			list = []any{config.EOS}
+		}
+		for _, id := range list {
+			if id, ok := id.(float64); ok {
+				ends = append(ends, int64(id))
+			}
+		}
+	}
+	return ends
+}
+
+// takeAdapter sets --lora from the folder of --adapter, if it is not given.
+func (f *trainFlags) takeAdapter(s *pflag.FlagSet) error {
+	if f.weights.adapter == "" || s.Changed("lora") {
+		return nil
+	}
+	o, err := models.ReadAdapter(f.weights.adapter)
+	if err == nil {
+		err = s.Set("lora", (&adapters{o}).String())
+	}
+	if err != nil {
+		return badUsage("--adapter %s: %s", f.weights.adapter, message(err))
+	}
+	return nil
+}

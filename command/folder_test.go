@@ -1,0 +1,287 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock.example/models"
+	"penstock.example/nn"
+	"penstock.example/safetensors"
+	"penstock.example/torch"
+)
+
+// writeFolder writes a small model in Hugging Face's layout, with weights by a seed and the tokenizer of the
+// fixtures. of is the name of a folder of package models.
+func writeFolder(t *testing.T, of string) string {
+	t.Helper()
+	return writeFolderAt(t, filepath.Join(t.TempDir(), of), of)
+}
+
+func writeFolderAt(t *testing.T, folder, of string) string {
+	t.Helper()
+	var config map[string]any
+	read := func(path string) []byte {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}
+	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config); err != nil {
+		t.Fatal(err)
+	}
+	if of != "vit" {
+		config["vocab_size"], config["eos_token_id"] = 380, 0
+	}
+	if of == "llama" {
+		config["max_position_embeddings"] = 320
+	}
+	content, _ := json.Marshal(config)
+	if err := os.Mkdir(folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{configFile: content,
+		"tokenizer.json": read(fixtureTokenizer + "/tokenizer.json")} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := models.New(folder, models.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Free(m)
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	nn.Materialise(c, nn.State(m), 9)
+	if err := nn.Save(filepath.Join(folder, "model.safetensors"), m); err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+// tune trains adapters of a folder's model on a text.
+func tune(t *testing.T, folder, layers string, args ...string) []string {
+	t.Helper()
+	text := filepath.Join(t.TempDir(), "text.txt")
+	if err := os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return with([]string{"train", "--model", folder, "--lora", "r=3,alpha=6,dropout=0.1,layers=" + layers, "--data",
+		"text", "--data-dir", text, "--window", "16", "--batch", "4", "--chunks", "2", "--optimizer", "adamw", "--lr",
+		"0.01"}, args...)
+}
+
+// TestFolderIsAModel: a run starts from a folder's weights and trains adapters alone, on any cut. It goes on
+// and is evaluated, prompted and exported when the folder is gone. What it exports is a model again.
+func TestFolderIsAModel(t *testing.T) {
+	for of, layers := range map[string]string{"llama": "*.q_proj *.v_proj", "gpt2": "*.attn.c_attn"} {
+		t.Run(of, func(t *testing.T) {
+			folder := writeFolder(t, of)
+			whole, parts := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "parts")
+			wantSum := sha(t, tune(t, folder, layers, "--steps", "4", "--out", whole, "--format", "json")...)
+			first := must(t, tune(t, folder, layers, "--steps", "2", "--epochs", "9", "--out", parts, "--stages", "2")...)
+			says(t, first.stderr, "--model "+folder+"/model.safetensors: loaded ")
+			before := opened(t, filepath.Join(folder, "model.safetensors"))
+			if err := os.RemoveAll(folder); err != nil {
+				t.Fatal(err)
+			}
+			if sum := sha(t, "train", "--resume", "--out", parts, "--steps", "4", "--format", "json"); sum != wantSum {
+				t.Error("two stages and a resumed run give other weights")
+			}
+			want := evaluated(t, parts, "--stages", "3")
+			says(t, must(t, "predict", parts, "--prompt", "The stages", "--tokens", "9").stdout, "\n")
+
+			merged, adapter := filepath.Join(t.TempDir(), "merged"), filepath.Join(t.TempDir(), "adapter")
+			must(t, "export", parts, "--out", merged)
+			must(t, "export", parts, "--adapter", "--out", adapter)
+			after := opened(t, filepath.Join(merged, "model.safetensors"))
+			if !slices.Equal(slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before))) {
+				t.Error("other tensors are exported")
+			}
+			for name, was := range before {
+				adapted := strings.HasSuffix(name, ".weight") && slices.ContainsFunc(strings.Fields(layers),
+					func(pattern string) bool { return nn.Match(pattern, strings.TrimSuffix(name, ".weight")) })
+				if bytes.Equal(was.Data, after[name].Data) == adapted {
+					t.Errorf("%s: changed is %v", name, !adapted)
+				}
+			}
+			again := evaluated(t, merged, "--data", "text", "--data-dir", textFile(t, "text.txt",
+				strings.Repeat("The stages of the pipeline are busy. ", 60)), "--window", "16", "--batch", "4")
+			if d := *again.Loss - *want.Loss; d > 1e-5 || d < -1e-5 {
+				t.Errorf("the exported model has the loss %v, want %v", *again.Loss, *want.Loss)
+			}
+			r := must(t, tune(t, merged, layers, "--steps", "1", "--adapter", adapter)...)
+			says(t, r.stderr, "--adapter "+adapter+"/adapter_model.safetensors: loaded ")
+		})
+	}
+}
+
+// TestFolderGetsANewHead: a ViT for other classes trains a new classifier, with adapters only if it is named,
+// and its export has the classes.
+func TestFolderGetsANewHead(t *testing.T) {
+	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
+	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images", "--data-dir",
+		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
+	refuses(t, args, exitUsage, "model.safetensors has no classifier.weight of this shape", "--train-only classifier")
+	r := must(t, with(args, "--train-only", "classifier")...)
+	says(t, r.stderr, "skipped: ", "classifier.weight, classifier.bias")
+	exported := filepath.Join(t.TempDir(), "exported")
+	must(t, "export", out, "--out", exported)
+	config, err := os.ReadFile(filepath.Join(exported, configFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, strings.Join(strings.Fields(string(config)), ""), `"id2label":{"0":"dark","1":"light"}`)
+	before, after := opened(t, filepath.Join(folder, "model.safetensors")), opened(t, filepath.Join(exported,
+		"model.safetensors"))
+	for name, was := range before {
+		adapted := nn.Match("*.query.weight", name) || strings.HasPrefix(name, "classifier.")
+		if bytes.Equal(was.Data, after[name].Data) == adapted {
+			t.Errorf("%s: changed is %v", name, !adapted)
+		}
+	}
+	if n := after["classifier.weight"].Shape[0]; n != 2 {
+		t.Errorf("%d classes are exported, want 2", n)
+	}
+}
+
+// TestRefusesFolders: folders whose files do not fit each other are refused by name, before --out is made.
+func TestRefusesFolders(t *testing.T) {
+	replaced := func(name, from, to string) func(*testing.T, string) {
+		return func(t *testing.T, folder string) {
+			path := filepath.Join(folder, name)
+			content, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path, bytes.Replace(content, []byte(from), []byte(to), 1), 0o666)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// in two files with an index, which change replaces
+	sharded := func(change func(index string) string, second int64) func(*testing.T, string) {
+		return func(t *testing.T, folder string) {
+			whole := filepath.Join(folder, "model.safetensors")
+			files, index := [2][]safetensors.Tensor{}, map[string]string{}
+			for name, tensor := range opened(t, whole) {
+				n := len(index) % 2
+				files[n], index[name] = append(files[n], tensor), []string{"1.safetensors", "2.safetensors"}[n]
+			}
+			for i, name := range []string{"1.safetensors", "2.safetensors"} {
+				if err := safetensors.WriteFile(filepath.Join(folder, name), files[i], nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, _ := json.Marshal(map[string]any{"weight_map": index})
+			path := filepath.Join(folder, "model.safetensors.index.json")
+			if err := os.WriteFile(path, []byte(change(string(text))), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			os.Remove(whole)
+			switch path := filepath.Join(folder, "2.safetensors"); {
+			case second < 0:
+				os.Remove(path)
+			case second > 0:
+				os.Truncate(path, second)
+			}
+		}
+	}
+	same := func(index string) string { return index }
+	for reason, row := range map[string]struct {
+		change func(t *testing.T, folder string)
+		args   string
+		want   []string
+	}{
+		"no weights": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "model.safetensors")) },
+			"", []string{"FOLDER has neither model.safetensors nor its index"}},
+		"a shard is missing": {sharded(same, -1), "", []string{"FOLDER/model.safetensors.index.json", "2.safetensors"}},
+		"a shard is short":   {sharded(same, 9000), "", []string{"2.safetensors", "it is truncated"}},
+		"a tensor twice": {sharded(func(index string) string {
+			return strings.Replace(index, "{", `{"weight_map": {}, `, 1)
+		}, 0), "", []string{"index.json", "duplicate"}},
+		"another depth": {replaced(configFile, `"num_hidden_layers":2`, `"num_hidden_layers":1`), "",
+			[]string{"FOLDER/model.safetensors is not of this model", "9 not in the model", "want the config.json"}},
+		"another width": {replaced(configFile, `"intermediate_size":40`, `"intermediate_size":44`), "",
+			[]string{"6 of another shape", "[40 96] in the file and [44 96] in the model"}},
+		"a field of another model": {replaced(configFile, `"mlp_bias":false`, `"mlp_bias":true`), "",
+			[]string{"FOLDER/config.json: mlp_bias is true; want it false"}},
+		"tokens beyond the vocabulary": {replaced(configFile, `"vocab_size":380`, `"vocab_size":370`), "",
+			[]string{"377", "want at most the 370 tokens"}},
+		"no tokenizer": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "tokenizer.json")) }, "",
+			[]string{"want a tokenizer.json"}},
+		"longer than the positions": {nil, "--window 321", []string{"want at most the 320 positions"}},
+		"layers that are not there": {nil, "--lora layers=*.c_attn",
+			[]string{`--lora: no linear layer is named "*.c_attn"; there are "model.layers.0.self_attn.q_proj"`}},
+		"an adapter of another model": {nil, "--adapter ../models/testdata/folders/gpt2/adapter",
+			[]string{"--lora: no linear layer is named", "transformer.h"}},
+		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
+			[]string{"--adapter", "of another shape"}},
+		"no folder": {nil, "--model ./nothing", []string{"nothing/config.json"}},
+		"no rank":   {nil, "--lora r=0", []string{"want a whole number from 1"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			folder, out := writeFolder(t, "llama"), filepath.Join(t.TempDir(), "out")
+			if row.change != nil {
+				row.change(t, folder)
+			}
+			args := tune(t, folder, "*.q_proj *.v_proj", "--steps", "1", "--out", out)
+			if row.args != "" {
+				if strings.Contains(row.args, "--adapter") && !strings.Contains(row.args, "--lora") {
+					args = slices.Delete(args, 3, 5) // the adapter says which layers
+				}
+				args = with(args, strings.Fields(row.args)...)
+			}
+			for i := range row.want {
+				row.want[i] = strings.ReplaceAll(row.want[i], "FOLDER", folder)
+			}
+			refuses(t, args, exitUsage, row.want...)
+			if _, err := os.Stat(out); err == nil {
+				t.Error("--out was made")
+			}
+		})
+	}
+}
+
+// TestGuideOfFolders runs the lines of the guide's section on a small folder.
+func TestGuideOfFolders(t *testing.T) {
+	guide, err := os.ReadFile("../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(guide), "\n## Fine-tune a model from Hugging Face\n")
+	_, lines, _ := strings.Cut(section, "```sh\n")
+	lines, _, found := strings.Cut(lines, "```")
+	self, err := os.Executable()
+	if err != nil || !found {
+		t.Fatal(err, found)
+	}
+	directory := t.TempDir()
+	writeFolderAt(t, filepath.Join(directory, "llama"), "llama")
+	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` + "\n" +
+		`{"text": "The stages of the pipeline are busy, and the batch goes on."}` + "\n"
+	if err := os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.Command("sh", "-ec", `penstock() { "`+self+`" "$@"; }`+"\n"+lines)
+	shell.Dir, shell.Env = directory, append(os.Environ(), asCommand+"=1")
+	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	says(t, string(out), "320", "samples of jsonl (test)", "tuned: 21 tensors", "adapter: 8 tensors")
+	for _, name := range []string{"tuned/config.json", "tuned/tokenizer.json", "tuned/model.safetensors",
+		"adapter/adapter_config.json", "adapter/" + models.AdapterWeights} {
+		if _, err := os.Stat(filepath.Join(directory, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package data_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"penstock.example/data"
+	"penstock.example/internal/must"
+	"penstock.example/tokenizer"
+)
+
+const jsonlTokenizer = "../tokenizer/testdata/tokenizer.json"
+
+func openJSONL(t *testing.T, content string, settings ...string) (train, test data.Dataset, err error) {
+	directory := directoryOf(t, map[string][]byte{"a.jsonl": []byte(content)})
+	o := data.Options{Window: 6}
+	must.Do(t, data.Set("jsonl", &o, append([]string{"tokenizer=" + jsonlTokenizer}, settings...)))
+	return data.Open("jsonl", directory+"/a.jsonl", o)
+}
+
+// TestJSONLIgnoresPromptsAndPadding: targets are the tokens of texts and completions, and the token after
+// each.
+func TestJSONLIgnoresPromptsAndPadding(t *testing.T) {
+	tok := must.Get(tokenizer.Open(jsonlTokenizer))(t)
+	encode := func(text string) (ids []int64) {
+		for _, id := range must.Get(tok.Encode([]byte(text)))(t) {
+			ids = append(ids, int64(id))
+		}
+		return ids
+	}
+	end := encode("<|endoftext|>")
+	lines := `{"prompt": "abc", "completion": "de", "id": 1}` + "\n\n" + `{"text": "fg"}` + "\n"
+	var tokens, targets []int64
+	for _, text := range []struct{ prompt, said string }{{"abc", "de"}, {"", "fg"}} {
+		asked, said := encode(text.prompt), append(encode(text.said), end...)
+		tokens = slices.Concat(tokens, asked, said)
+		for range asked {
+			targets = append(targets, data.Ignored)
+		}
+		targets = append(targets, said...)
+	}
+	if len(end) != 1 || len(tokens) < 7 {
+		t.Fatalf("the texts are %v", tokens)
+	}
+	t.Run("joined", func(t *testing.T) {
+		var text string
+		for range 4 {
+			text += lines
+		}
+		train, test, err := openJSONL(t, text)
+		must.Do(t, err)
+		all, allTargets := slices.Repeat(tokens, 4), slices.Repeat(targets, 4)
+		var got, want []string
+		for i := range train.Len() + test.Len() {
+			row := fill(t, data.Join(train, test), i)
+			got = append(got, fmt.Sprint(row.Input.Int64, row.Target.Int64))
+			want = append(want, fmt.Sprint(all[7*i:][:6], allTargets[7*i+1:][:6]))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) || len(want) != len(all)/7 {
+			t.Errorf("samples are %v, want %v", got, want)
+		}
+	})
+	t.Run("apart", func(t *testing.T) {
+		train, test, err := openJSONL(t, lines, "apart=1")
+		must.Do(t, err)
+		if train.Len() != 1 || test.Len() != 1 {
+			t.Fatalf("%d and %d samples", train.Len(), test.Len())
+		}
+		first := fill(t, train, 0)
+		if first.Input.Int64[0] != tokens[0] {
+			first = fill(t, test, 0)
+		}
+		asked := len(encode("abc"))
+		for i := range 6 {
+			token, target := int64(0), int64(data.Ignored)
+			said := len(encode("abc")) + len(encode("de")) + 1
+			if i < said {
+				token = tokens[i]
+			}
+			if i+1 >= asked && i+1 < said {
+				target = tokens[i+1]
+			}
+			if first.Input.Int64[i] != token || first.Target.Int64[i] != target {
+				t.Errorf("token %d is %d with the target %d, want %d and %d", i, first.Input.Int64[i],
+					first.Target.Int64[i], token, target)
+			}
+		}
+	})
+}
+
+func TestJSONLRefuses(t *testing.T) {
+	for _, row := range []struct {
+		content  string
+		settings []string
+		want     string
+	}{
+		{`{"text": "abcdefghijkl"`, nil, "line 1: unexpected end of JSON"},
+		{`{"text": "abc"}` + "\n" + `{"messages": []}`, nil, `line 2: want {"text": "..."}, or {"prompt"`},
+		{`{"prompt": "abc"}`, nil, `line 1: want {"text": "..."}`},
+		{`{"text": "a"}`, nil, "tokens; want at least 7 for one sample"},
+		{`{"prompt": "abcdefghijklmnopqrstuvwxyz0123456789", "completion": "a"}`, []string{"apart=1"}, "want a longer window"},
+		{`{"text": "abc"}`, []string{"end=abc def ghi"}, "want a text that the tokenizer has as one"},
+	} {
+		_, _, err := openJSONL(t, row.content, row.settings...)
+		wantError(t, err, "a.jsonl", row.want)
+	}
+	_, _, err := data.Open("jsonl", directoryOf(t, map[string][]byte{"a.jsonl": nil})+"/a.jsonl", data.Options{})
+	wantError(t, err, "Tokenizer", "want a tokenizer for the texts")
+}
