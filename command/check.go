@@ -71,6 +71,8 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 
 func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	switch {
+	case o.modelName == "" && o.resume:
+		return badUsage("--resume: --out %q has no %s of a run to go on from", o.out, configName)
 	case o.modelName == "":
 		return badUsage("--model is needed: one of %s", strings.Join(models.Names(), ", "))
 	case o.dataName == "":

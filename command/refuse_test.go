@@ -124,6 +124,7 @@ func TestRefuses(t *testing.T) {
 		{[]string{"train", "--model", "gpt", "--data", "text", "--data-dir", file}, exitUsage,
 			[]string{"5 bytes", "129"}},
 
+		{[]string{"train", "--out", dir, "--resume"}, exitUsage, []string{"has no config.toml of a run to go on from"}},
 		{train("--resume"), exitUsage, []string{"penstock: --resume has no effect without --out DIR"}},
 		{train("--test-every", "1"), exitUsage, []string{"--test-every 1 has no effect without --out"}},
 		{train("--changed-data"), exitUsage, []string{"--changed-data has no effect without --resume"}},
