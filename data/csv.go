@@ -188,7 +188,7 @@ func (c CSV) hasHeader(content []byte) (bool, error) {
 	if err != nil || !slices.ContainsFunc(first, isNumber) {
 		return true, nil // lines of numbers and a target have a number
 	}
-	alike, below := make([]bool, len(first)), 0
+	alike, below, fractions := make([]bool, len(first)), 0, false
 	for ; below < 1000; below++ {
 		record, err := reader.Read()
 		if err != nil {
@@ -196,9 +196,15 @@ func (c CSV) hasHeader(content []byte) (bool, error) {
 		}
 		for i, text := range record {
 			alike[i] = alike[i] || text == "" || isNumber(text) == isNumber(first[i])
+			fractions = fractions || isWhole(first[i]) && isNumber(text) && !isWhole(text)
 		}
 	}
+	// 0,1,2 may count columns, and so may 2019,2020,2021 over fractions.
 	differs, ascending, counted, last := false, true, true, -1
+	if fractions {
+		last, _ = strconv.Atoi(strings.TrimSpace(first[0]))
+		last--
+	}
 	for i, text := range first {
 		differs = differs || text != "" && below > 0 && !alike[i]
 		if n, err := strconv.Atoi(strings.TrimSpace(text)); isNumber(text) {
@@ -225,6 +231,11 @@ func parse(text string) (float64, error) {
 
 func isNumber(text string) bool {
 	_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	return err == nil
+}
+
+func isWhole(text string) bool {
+	_, err := strconv.Atoi(strings.TrimSpace(text))
 	return err == nil
 }
 

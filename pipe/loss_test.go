@@ -32,6 +32,19 @@ func table(c *torch.Ctx, k int, shape ...int64) *torch.Tensor {
 	return torch.From(c, data, shape...)
 }
 
+// ownLoss is a loss of one's own: the mean over the labelled rows.
+type ownLoss struct{ nn.Loss }
+
+func (ownLoss) Weight(c *torch.Ctx, targets []*torch.Tensor) float64 {
+	labelled := 0.0
+	for _, label := range torch.Values[int64](targets[0]) {
+		if label >= 0 {
+			labelled++
+		}
+	}
+	return labelled
+}
+
 // The mean over the targets that count, each with its class's weight, is the whole batch's, however
 // the batch is split: also where a micro-batch or a replica has no such target. The numbers are from
 // PyTorch 2.13 on the whole batch: the loss, and its gradient for the first weights.
@@ -46,6 +59,8 @@ func TestLossOfTheWholeBatch(t *testing.T) {
 		want   []float64
 	}{
 		"ignored": {nn.CrossEntropy(), labels, []int64{8},
+			[]float64{1.00546885, 0.0423118174, -0.155960619, 0.0680757463, 0.0198596045}},
+		"of one's own": {ownLoss{nn.CrossEntropy()}, labels, []int64{8},
 			[]float64{1.00546885, 0.0423118174, -0.155960619, 0.0680757463, 0.0198596045}},
 		"ignored positions": {nn.CrossEntropy(), labels, []int64{4, 2},
 			[]float64{1.00546885, 0.0423118174, -0.155960619, 0.0680757463, 0.0198596045}},
