@@ -8,10 +8,12 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/signal"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"penstock.example/internal/draws"
@@ -58,6 +60,11 @@ func TestMain(m *testing.M) {
 	proctest.Serve(func(args []string, stdout, stderr io.Writer) int {
 		return run(context.Background(), args, stdout, stderr)
 	})
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if signal.Ignored(s) { // as under nohup; processes that tests start would ignore it, too
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	os.Exit(m.Run())
 }
 

@@ -34,6 +34,9 @@ func TestOperatorsExist(t *testing.T) {
 		t.Errorf("%d operators are named", len(names))
 	}
 	for name := range names {
+		if strings.Contains(name, "scaled_dot_product") && strings.HasPrefix(Version(), "1.") {
+			continue // nn asks for it
+		}
 		func() {
 			defer func() {
 				if broken := recover(); broken != nil {
