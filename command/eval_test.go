@@ -372,14 +372,17 @@ func TestPredictFromStandardInput(t *testing.T) {
 func TestPrompt(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	text := textFile(t, "text.txt", strings.Repeat("abcdefgh", 400))
-	must(t, "train", "--model", "gpt", "--set", "width=32,depth=1,heads=2", "--data", "text", "--data-dir", text,
-		"--window", "16", "--batch", "16", "--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "8",
+	must(t, "train", "--model", "gpt", "--set", "width=32,depth=1,heads=2", "--data", "text", "--data-dir",
+		text,
+		"--window", "16", "--batch", "16", "--chunks", "2", "--optimizer", "adam", "--lr", "0.01",
+		"--epochs", "8",
 		"--out", out)
 	if r := must(t, "predict", out, "--prompt", "abcdef", "--tokens", "10"); r.stdout != "ghabcdefgh\n" {
 		t.Errorf("%q", r.stdout)
 	}
 	drawn := func(seed string) string {
-		return must(t, "predict", out, "--prompt", "abc", "--tokens", "12", "--temperature", "9", "--seed", seed).stdout
+		return must(t, "predict", out, "--prompt", "abc", "--tokens", "12", "--temperature", "9", "--seed",
+			seed).stdout
 	}
 	if first := drawn("1"); first != drawn("1") || first == drawn("2") {
 		t.Errorf("%q for seed 1", first)
@@ -388,11 +391,14 @@ func TestPrompt(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"predict", out, "--prompt", "abc", "--tokens", "14"}, "the model reads at most 16 together"},
+		{[]string{"predict", out, "--prompt", "abc", "--tokens", "14"},
+			"the model reads at most 16 together"},
 		{[]string{"predict", out, "--prompt", "", "--tokens", "3"}, "the prompt has no tokens"},
-		{[]string{"predict", out, "--prompt", "a", "--seed", "3"}, "--seed 3 has no effect without --temperature"},
+		{[]string{"predict", out, "--prompt", "a", "--seed", "3"},
+			"--seed 3 has no effect without --temperature"},
 		{[]string{"predict", out, text, "--tokens", "3"}, "--tokens 3 has no effect without --prompt"},
-		{[]string{"predict", out, "--prompt", "a", "--stages", "2"}, "--stages 2 has no effect without FILE..."},
+		{[]string{"predict", out, "--prompt", "a", "--stages", "2"},
+			"--stages 2 has no effect without FILE..."},
 	} {
 		if r := command(t, row.args...); r.code == exitDone || !strings.Contains(r.stderr, row.want) {
 			t.Errorf("%q: %+v", row.args, r)

@@ -34,7 +34,8 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 		}
 		return content
 	}
-	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config); err != nil {
+	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)),
+		&config); err != nil {
 		t.Fatal(err)
 	}
 	if of != "vit" {
@@ -71,11 +72,14 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 func tune(t *testing.T, folder, layers string, args ...string) []string {
 	t.Helper()
 	text := filepath.Join(t.TempDir(), "text.txt")
-	if err := os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)), 0o666); err != nil {
+	if err := os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
-	return with([]string{"train", "--model", folder, "--lora", "r=3,alpha=6,dropout=0.1,layers=" + layers, "--data",
-		"text", "--data-dir", text, "--window", "16", "--batch", "4", "--chunks", "2", "--optimizer", "adamw", "--lr",
+	return with([]string{"train", "--model", folder, "--lora", "r=3,alpha=6,dropout=0.1,layers=" + layers,
+		"--data",
+		"text", "--data-dir", text, "--window", "16", "--batch", "4", "--chunks", "2", "--optimizer",
+		"adamw", "--lr",
 		"0.01"}, args...)
 }
 
@@ -87,13 +91,15 @@ func TestFolderIsAModel(t *testing.T) {
 			folder := writeFolder(t, of)
 			whole, parts := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "parts")
 			wantSum := sha(t, tune(t, folder, layers, "--steps", "4", "--out", whole, "--format", "json")...)
-			first := must(t, tune(t, folder, layers, "--steps", "2", "--epochs", "9", "--out", parts, "--stages", "2")...)
+			first := must(t, tune(t, folder, layers, "--steps", "2", "--epochs", "9", "--out", parts,
+				"--stages", "2")...)
 			says(t, first.stderr, "--model "+folder+"/model.safetensors: loaded ")
 			before := opened(t, filepath.Join(folder, "model.safetensors"))
 			if err := os.RemoveAll(folder); err != nil {
 				t.Fatal(err)
 			}
-			if sum := sha(t, "train", "--resume", "--out", parts, "--steps", "4", "--format", "json"); sum != wantSum {
+			if sum := sha(t, "train", "--resume", "--out", parts, "--steps", "4", "--format",
+				"json"); sum != wantSum {
 				t.Error("two stages and a resumed run give other weights")
 			}
 			want := evaluated(t, parts, "--stages", "3")
@@ -108,13 +114,17 @@ func TestFolderIsAModel(t *testing.T) {
 			}
 			for name, was := range before {
 				adapted := strings.HasSuffix(name, ".weight") && slices.ContainsFunc(strings.Fields(layers),
-					func(pattern string) bool { return nn.Match(pattern, strings.TrimSuffix(name, ".weight")) })
+					func(pattern string) bool {
+						return nn.Match(pattern,
+							strings.TrimSuffix(name, ".weight"))
+					})
 				if bytes.Equal(was.Data, after[name].Data) == adapted {
 					t.Errorf("%s: changed is %v", name, !adapted)
 				}
 			}
 			again := evaluated(t, merged, "--data", "text", "--data-dir", textFile(t, "text.txt",
-				strings.Repeat("The stages of the pipeline are busy. ", 60)), "--window", "16", "--batch", "4")
+				strings.Repeat("The stages of the pipeline are busy. ",
+					60)), "--window", "16", "--batch", "4")
 			if d := *again.Loss - *want.Loss; d > 1e-5 || d < -1e-5 {
 				t.Errorf("the exported model has the loss %v, want %v", *again.Loss, *want.Loss)
 			}
@@ -128,9 +138,11 @@ func TestFolderIsAModel(t *testing.T) {
 // and its export has the classes.
 func TestFolderGetsANewHead(t *testing.T) {
 	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
-	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images", "--data-dir",
+	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images",
+		"--data-dir",
 		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
-	refuses(t, args, exitUsage, "model.safetensors has no classifier.weight of this shape", "--train-only classifier")
+	refuses(t, args, exitUsage, "model.safetensors has no classifier.weight of this shape",
+		"--train-only classifier")
 	r := must(t, with(args, "--train-only", "classifier")...)
 	says(t, r.stderr, "skipped: ", "classifier.weight, classifier.bias")
 	exported := filepath.Join(t.TempDir(), "exported")
@@ -174,7 +186,8 @@ func TestRefusesFolders(t *testing.T) {
 			files, index := [2][]safetensors.Tensor{}, map[string]string{}
 			for name, tensor := range opened(t, whole) {
 				n := len(index) % 2
-				files[n], index[name] = append(files[n], tensor), []string{"1.safetensors", "2.safetensors"}[n]
+				files[n], index[name] = append(files[n], tensor),
+					[]string{"1.safetensors", "2.safetensors"}[n]
 			}
 			for i, name := range []string{"1.safetensors", "2.safetensors"} {
 				if err := safetensors.WriteFile(filepath.Join(folder, name), files[i], nil); err != nil {
@@ -201,26 +214,33 @@ func TestRefusesFolders(t *testing.T) {
 		args   string
 		want   []string
 	}{
-		"no weights": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "model.safetensors")) },
+		"no weights": {func(_ *testing.T, folder string) {
+			os.Remove(filepath.Join(folder, "model.safetensors"))
+		},
 			"", []string{"FOLDER has neither model.safetensors nor its index"}},
-		"a shard is missing": {sharded(same, -1), "", []string{"FOLDER/model.safetensors.index.json", "2.safetensors"}},
-		"a shard is short":   {sharded(same, 9000), "", []string{"2.safetensors", "it is truncated"}},
+		"a shard is missing": {sharded(same, -1), "",
+			[]string{"FOLDER/model.safetensors.index.json", "2.safetensors"}},
+		"a shard is short": {sharded(same, 9000), "", []string{"2.safetensors", "it is truncated"}},
 		"a tensor twice": {sharded(func(index string) string {
 			return strings.Replace(index, "{", `{"weight_map": {}, `, 1)
 		}, 0), "", []string{"index.json", "duplicate"}},
 		"another depth": {replaced(configFile, `"num_hidden_layers":2`, `"num_hidden_layers":1`), "",
-			[]string{"FOLDER/model.safetensors is not of this model", "9 not in the model", "want the config.json"}},
+			[]string{"FOLDER/model.safetensors is not of this model", "9 not in the model",
+				"want the config.json"}},
 		"another width": {replaced(configFile, `"intermediate_size":40`, `"intermediate_size":44`), "",
 			[]string{"6 of another shape", "[40 96] in the file and [44 96] in the model"}},
 		"a field of another model": {replaced(configFile, `"mlp_bias":false`, `"mlp_bias":true`), "",
 			[]string{"FOLDER/config.json: mlp_bias is true; want it false"}},
 		"tokens beyond the vocabulary": {replaced(configFile, `"vocab_size":380`, `"vocab_size":370`), "",
 			[]string{"377", "want at most the 370 tokens"}},
-		"no tokenizer": {func(t *testing.T, folder string) { os.Remove(filepath.Join(folder, "tokenizer.json")) }, "",
+		"no tokenizer": {func(_ *testing.T, folder string) {
+			os.Remove(filepath.Join(folder, "tokenizer.json"))
+		}, "",
 			[]string{"want a tokenizer.json"}},
 		"longer than the positions": {nil, "--window 321", []string{"want at most the 320 positions"}},
 		"layers that are not there": {nil, "--lora layers=*.c_attn",
-			[]string{`--lora: no linear layer is named "*.c_attn"; there are "model.layers.0.self_attn.q_proj"`}},
+			[]string{`--lora: no linear layer is named "*.c_attn"; there are ` +
+				`"model.layers.0.self_attn.q_proj"`}},
 		"an adapter of another model": {nil, "--adapter ../models/testdata/folders/gpt2/adapter",
 			[]string{"--lora: no linear layer is named", "transformer.h"}},
 		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
@@ -266,9 +286,11 @@ func TestGuideOfFolders(t *testing.T) {
 	}
 	directory := t.TempDir()
 	writeFolderAt(t, filepath.Join(directory, "llama"), "llama")
-	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` + "\n" +
+	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` +
+		"\n" +
 		`{"text": "The stages of the pipeline are busy, and the batch goes on."}` + "\n"
-	if err := os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
 	shell := exec.Command("sh", "-ec", `penstock() { "`+self+`" "$@"; }`+"\n"+lines)

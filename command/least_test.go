@@ -91,7 +91,8 @@ func TestLeastLimit(t *testing.T) {
 // TestLeastLimitOfAllCuts: without --balance the limit that is told is the least of all cuts, however long
 // layers take when they are timed. Within it the run finds the cut.
 func TestLeastLimitOfAllCuts(t *testing.T) {
-	args := strings.Fields("train --data synthetic --checkpoint optimal --steps 1 --model mlp --set width=64 " +
+	args := strings.Fields("train --data synthetic --checkpoint optimal --steps 1 --model mlp --set " +
+		"width=64 " +
 		"--chunks 2 --batch 16")
 	within := func(limit int64, more ...string) ran {
 		r := rand.New(rand.NewPCG(uint64(limit), uint64(len(more))))
@@ -114,7 +115,8 @@ func TestLeastLimitOfAllCuts(t *testing.T) {
 	}
 	for n := range int64(3) {
 		if r := within(least+n, "--stages", "2"); r.code != exitDone {
-			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code, r.stderr)
+			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code,
+				r.stderr)
 		}
 	}
 }
@@ -210,7 +212,8 @@ func TestSafeLimitIsTold(t *testing.T) {
 			}
 		}
 		text := must(t, with(args, "--memory-limit", fmt.Sprint(slices.Max(done.SafeLimitBytes)))...)
-		if !regexp.MustCompile(`\nsafe limit     --memory-limit \d+ \(.* MiB\) is enough, whichever stage runs ahead\n`).MatchString(text.stdout) {
+		if !regexp.MustCompile(`\nsafe limit     --memory-limit \d+ \(.* MiB\) is enough, whichever ` +
+			`stage runs ahead\n`).MatchString(text.stdout) {
 			t.Errorf("%s: stdout:\n%s", row, text.stdout)
 		}
 	}

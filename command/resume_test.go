@@ -261,8 +261,9 @@ func TestSignal(t *testing.T) {
 
 // A run under nohup goes on when its terminal hangs up.
 func TestNohup(t *testing.T) {
-	p := beginIn(t, []string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, nil, with(small, "--steps", "1000000",
-		"--format", "json")...)
+	p := beginIn(t, []string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, nil,
+		with(small, "--steps", "1000000",
+			"--format", "json")...)
 	p.after(t, 1)
 	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
@@ -286,8 +287,9 @@ func TestASignalToARunThatHangs(t *testing.T) {
 
 // Without addresses for its buffers OpenBLAS hangs.
 func TestALimitedAddressSpace(t *testing.T) {
-	p := beginIn(t, []string{"sh", "-c", `ulimit -v 3000000; exec "$0" "$@"`}, nil, with(small, "--stages", "4",
-		"--threads", "8")...)
+	p := beginIn(t, []string{"sh", "-c", `ulimit -v 3000000; exec "$0" "$@"`}, nil,
+		with(small, "--stages", "4",
+			"--threads", "8")...)
 	if code := p.end(t); code != exitUsage || strings.Count(p.stderr.String(), "\n") != 1 ||
 		!strings.Contains(p.stderr.String(), "may use only 2929 MiB of addresses; want ulimit -v ") {
 		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)
@@ -397,7 +399,8 @@ func TestResumeByTheDirectory(t *testing.T) {
 func TestResumeWithOtherData(t *testing.T) {
 	rows := strings.Repeat("1,2,0\n3,1,1\n2,2,1\n0,1,0\n", 10)
 	file, out := textFile(t, "rows.csv", "a,b,c\n"+rows), filepath.Join(t.TempDir(), "out")
-	run := []string{"train", "--model", "mlp", "--data", "csv", "--data-dir", file, "--batch", "8", "--out", out}
+	run := []string{"train", "--model", "mlp", "--data", "csv", "--data-dir", file, "--batch", "8", "--out",
+		out}
 	must(t, with(run, "--steps", "4")...)
 	if err := os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-12]), 0o666); err != nil {
 		t.Fatal(err)
@@ -416,7 +419,8 @@ func TestResumeWithOtherData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "text", "--data-dir",
+	text := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "text",
+		"--data-dir",
 		textFile(t, "a.txt", strings.Repeat("hello world, ", 60)), "--window", "8", "--batch", "4", "--out",
 		filepath.Join(t.TempDir(), "out"), "--data-set"}
 	must(t, with(text, "tokenizer="+fixtureTokenizer, "--steps", "1")...)

@@ -124,7 +124,8 @@ func TestInitRefuses(t *testing.T) {
 		{[]string{"--init", headless}, exitUsage,
 			[]string{`"fc.bias" is [3] in the file and [10] in the model`, "--init-skip"}},
 		{[]string{"--init", text}, exitUsage, []string{"--init: ", text + ": "}},
-		{[]string{"--init-skip", "fc.*"}, exitUsage, []string{"--init-skip fc.* has no effect without --init FILE"}},
+		{[]string{"--init-skip", "fc.*"}, exitUsage,
+			[]string{"--init-skip fc.* has no effect without --init FILE"}},
 		{[]string{"--init", file, "--init-rename", "a"}, exitUsage,
 			[]string{"--init-rename", "want OLD=NEW"}},
 	} {

@@ -471,7 +471,8 @@ func TestOpenRefuses(t *testing.T) {
 			"4 tokens; want at least 5 for one sample"},
 		{"tokens", files{"train.bin": small}, data.Options{Window: 2}, "1 samples; want at least 2"},
 		{"tokens", files{"train.bin": tokenBytes[uint32](1, 1<<30, 1, 1)},
-			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want 0 to 1048575: more classes, or another type"},
+			data.Options{Window: 1, TokenBytes: 4}, "token 1 is 1073741824; want 0 to 1048575: more " +
+				"classes, or another type"},
 		{"tokens", files{"train.bin": small}, data.Options{TokenBytes: 3},
 			"TokenBytes is 3; want 2 for uint16, or 4 for uint32"},
 	} {

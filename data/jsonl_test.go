@@ -101,12 +101,14 @@ func TestJSONLRefuses(t *testing.T) {
 		{`{"text": "abc"}` + "\n" + `{"messages": []}`, nil, `line 2: want {"text": "..."}, or {"prompt"`},
 		{`{"prompt": "abc"}`, nil, `line 1: want {"text": "..."}`},
 		{`{"text": "a"}`, nil, "tokens; want at least 7 for one sample"},
-		{`{"prompt": "abcdefghijklmnopqrstuvwxyz0123456789", "completion": "a"}`, []string{"apart=1"}, "want a longer window"},
+		{`{"prompt": "abcdefghijklmnopqrstuvwxyz0123456789", "completion": "a"}`, []string{"apart=1"},
+			"want a longer window"},
 		{`{"text": "abc"}`, []string{"end=abc def ghi"}, "want a text that the tokenizer has as one"},
 	} {
 		_, _, err := openJSONL(t, row.content, row.settings...)
 		wantError(t, err, "a.jsonl", row.want)
 	}
-	_, _, err := data.Open("jsonl", directoryOf(t, map[string][]byte{"a.jsonl": nil})+"/a.jsonl", data.Options{})
+	_, _, err := data.Open("jsonl", directoryOf(t, map[string][]byte{"a.jsonl": nil})+"/a.jsonl",
+		data.Options{})
 	wantError(t, err, "Tokenizer", "want a tokenizer for the texts")
 }

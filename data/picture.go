@@ -15,8 +15,8 @@ import (
 	"penstock.example/internal/disk"
 )
 
-// large is locked while a picture of more than a few million pixels is in memory, which takes up to 16 bytes a
-// pixel. A small file can have any number of pixels.
+// large is locked while a picture of more than a few million pixels is in memory, which takes up to 16
+// bytes a pixel. A small file can have any number of pixels.
 var large sync.Mutex
 
 // readPicture decodes a PNG, a JPEG, or the first image of a GIF. The caller calls free after its last use.
@@ -44,7 +44,8 @@ func readPicture(path string) (picture image.Image, free func(), err error) {
 		picture, _, err = image.Decode(file)
 	}
 	if err != nil {
-		err = fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it", path,
+		err = fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it",
+			path,
 			err)
 	}
 	return picture, free, err

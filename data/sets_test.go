@@ -11,13 +11,15 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	want := []string{"cifar10", "csv", "fashion-mnist", "images", "jsonl", "mnist", "npy", "synthetic", "text",
+	want := []string{"cifar10", "csv", "fashion-mnist", "images", "jsonl", "mnist", "npy", "synthetic",
+		"text",
 		"tokens"}
 	if got := data.Names(); !slices.Equal(got, want) {
 		t.Errorf("Names() = %v, want %v", got, want)
 	}
 	_, _, err := data.Open("imagenet", "", data.Options{})
-	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, jsonl, mnist, npy, `+
+	wantError(t, err, `Data is "imagenet"; want one of cifar10, csv, fashion-mnist, images, jsonl, `+
+		`mnist, npy, `+
 		`synthetic, text, tokens`)
 }
 
@@ -86,7 +88,8 @@ func TestSet(t *testing.T) {
 		{"mnist", "mean=0.5", func(o data.Options) any { return o.Mean[0] }, 0.5},
 	} {
 		var o data.Options
-		if err := data.Set(row.set, &o, []string{row.assignment}); err != nil || !reflect.DeepEqual(row.got(o), row.want) {
+		if err := data.Set(row.set, &o, []string{row.assignment}); err != nil ||
+			!reflect.DeepEqual(row.got(o), row.want) {
 			t.Errorf("%s %s: %+v, %v", row.set, row.assignment, o, err)
 		}
 	}

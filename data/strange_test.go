@@ -146,21 +146,25 @@ func TestOtherTokens(t *testing.T) {
 		settings string
 		refused  string
 	}{
-		"uint16":                   {bytesOf(narrow), "holdout=0.5", ""},
-		"uint32":                   {bytesOf(wide), "type=uint32", ""},
-		"uint32 as uint16":         {bytesOf(wide), "holdout=0.5", "want type=uint32; or, if they are uint16, type=uint16"},
-		"long uint32 as uint16":    {bytesOf(long), "holdout=0.5", "want type=uint32"},
-		"with classes":             {bytesOf(wide), "classes=300", "want type=uint32"},
-		"uint16 it is":             {bytesOf(wide), "type=uint16", ""},
-		"int64 as uint16":          {bytesOf(wider), "holdout=0.5", "numpy.array(ids, dtype="},
-		"int64 as uint32":          {bytesOf(wider), "type=uint32", "numpy.array(ids, dtype="},
-		"uint16 as uint32":         {bytesOf(narrow), "type=uint32,classes=300", "token 0 is 65536; want 0 to 299"},
-		"of a greater vocabulary":  {bytesOf(narrow), "classes=200", "want 0 to 199: more classes, or another type"},
-		"npy":                      {npyOf("<u2", narrow, 4000), "holdout=0.5", header},
-		"gzip":                     {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
-		"header of llm.c":          {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
-		"header of others":         {append(other, bytesOf(narrow)...), "holdout=0.5", header},
-		"short, of zeros":          {bytesOf(append(make([]uint16, 500), narrow[:100]...)), "holdout=0.5", ""},
+		"uint16": {bytesOf(narrow), "holdout=0.5", ""},
+		"uint32": {bytesOf(wide), "type=uint32", ""},
+		"uint32 as uint16": {bytesOf(wide), "holdout=0.5",
+			"want type=uint32; or, if they are uint16, type=uint16"},
+		"long uint32 as uint16": {bytesOf(long), "holdout=0.5", "want type=uint32"},
+		"with classes":          {bytesOf(wide), "classes=300", "want type=uint32"},
+		"uint16 it is":          {bytesOf(wide), "type=uint16", ""},
+		"int64 as uint16":       {bytesOf(wider), "holdout=0.5", "numpy.array(ids, dtype="},
+		"int64 as uint32":       {bytesOf(wider), "type=uint32", "numpy.array(ids, dtype="},
+		"uint16 as uint32": {bytesOf(narrow), "type=uint32,classes=300",
+			"token 0 is 65536; want 0 to 299"},
+		"of a greater vocabulary": {bytesOf(narrow), "classes=200",
+			"want 0 to 199: more classes, or another type"},
+		"npy":              {npyOf("<u2", narrow, 4000), "holdout=0.5", header},
+		"gzip":             {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
+		"header of llm.c":  {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
+		"header of others": {append(other, bytesOf(narrow)...), "holdout=0.5", header},
+		"short, of zeros": {bytesOf(append(make([]uint16, 500), narrow[:100]...)), "holdout=0.5",
+			""},
 		"header of others, a type": {append(other, bytesOf(narrow)...), "type=uint16", ""},
 	} {
 		path := filepath.Join(t.TempDir(), "train.bin")
@@ -190,7 +194,8 @@ func TestBounds(t *testing.T) {
 			"want a finite number"},
 		"large samples": {"synthetic", "size=16384,channels=4096", "none", nil,
 			"a sample has 1099511627776 numbers; want at most 67108864"},
-		"many samples": {"synthetic", "train=2000000000", "none", nil, "want a whole number from 1 to 67108864"},
+		"many samples": {"synthetic", "train=2000000000", "none", nil,
+			"want a whole number from 1 to 67108864"},
 	} {
 		o, directory := data.Options{}, directoryOf(t, map[string][]byte{row.file: row.content})
 		err := error(nil)

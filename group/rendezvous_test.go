@@ -106,8 +106,8 @@ func TestAnotherToken(t *testing.T) {
 	none(t, attempts(t, config(t, 2), with(0, "a"), with(1, "a")))
 }
 
-// TestStrangersHoldFewConnections: processes that do not know the token keep nobody from joining, however many
-// connections they hold. Rank 0 closes the oldest.
+// TestStrangersHoldFewConnections: processes that do not know the token keep nobody from joining,
+// however many connections they hold. Rank 0 closes the oldest.
 func TestStrangersHoldFewConnections(t *testing.T) {
 	torchtest.Check(t)
 	cfg := config(t, 2)
@@ -140,7 +140,8 @@ func TestAFalseRank0(t *testing.T) {
 	defer l.Close()
 	go func() {
 		frame := func(kind byte, body string) []byte {
-			return append(append([]byte{kind, 0, 0, 0, 0}, binary.BigEndian.AppendUint32(nil, uint32(len(body)))...),
+			return append(append([]byte{kind, 0, 0, 0, 0},
+				binary.BigEndian.AppendUint32(nil, uint32(len(body)))...),
 				body...)
 		}
 		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {

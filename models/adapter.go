@@ -78,7 +78,8 @@ func WriteAdapter(folder, base string, o nn.LoRA, tensors []safetensors.Tensor) 
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return fmt.Errorf("models: %w", err)
 	}
-	if err := safetensors.WriteFile(filepath.Join(folder, AdapterWeights), adapter, safetensors.PyTorch); err != nil {
+	if err := safetensors.WriteFile(filepath.Join(folder, AdapterWeights), adapter,
+		safetensors.PyTorch); err != nil {
 		return err
 	}
 	return disk.Write(filepath.Join(folder, adapterSettings), func(w io.Writer) error {

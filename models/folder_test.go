@@ -22,7 +22,8 @@ import (
 func fixtureWeight(name string, n int64) []float32 {
 	w, hash := make([]float32, n), crc32.ChecksumIEEE([]byte(name))
 	one := 0.0
-	if strings.HasSuffix(name, "weight") && (strings.Contains(name, "norm") || strings.Contains(name, ".ln_")) {
+	if strings.HasSuffix(name, "weight") &&
+		(strings.Contains(name, "norm") || strings.Contains(name, ".ln_")) {
 		one = 1
 	}
 	for i := range w {
@@ -45,7 +46,8 @@ func TestFoldersHaveTheirModelsNumbers(t *testing.T) {
 				// of the adapter in the folder
 				Adapter []fixtureStep
 			}
-			must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "expected.json")))(t), &want))
+			must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "expected.json")))(t),
+				&want))
 			c := torchtest.New(t, torch.Options{Grad: true})
 			s := build(t, folder, models.Options{})
 			t.Cleanup(func() { nn.Free(s) })
@@ -174,30 +176,38 @@ func checkAdapter(t *testing.T, c *torch.Ctx, folder string, x *torch.Tensor,
 // is refused by the name of its field.
 func TestFolderRefuses(t *testing.T) {
 	for _, row := range []struct{ model, old, new, want string }{
-		{"llama", `"model_type": "llama"`, `"model_type": "mamba"`, `model_type "mamba"; want one of gpt2, llama`},
+		{"llama", `"model_type": "llama"`, `"model_type": "mamba"`,
+			`model_type "mamba"; want one of gpt2, llama`},
 		{"llama", `"use_cache": true`, `"use_magic": true`, "use_magic is true; want it left out"},
 		{"llama", `"hidden_size": 96`, `"hidden_size": "96"`, `hidden_size is "96"; want it a int64`},
 		{"llama", `"hidden_size": 96,`, ``, "hidden_size is 0; want it 1 to 2^24"},
-		{"llama", `"num_key_value_heads": 2`, `"num_key_value_heads": 4`, "num_key_value_heads is 4; want it a divisor of the 6"},
-		{"llama", `"rope_type": "llama3"`, `"rope_type": "yarn"`, "rope_type is yarn; want it default, linear or llama3"},
+		{"llama", `"num_key_value_heads": 2`, `"num_key_value_heads": 4`,
+			"num_key_value_heads is 4; want it a divisor of the 6"},
+		{"llama", `"rope_type": "llama3"`, `"rope_type": "yarn"`,
+			"rope_type is yarn; want it default, linear or llama3"},
 		{"llama", `"factor": 8.0`, `"factor": 8.0, "beta": 1`, "beta of the rotations is 1"},
 		{"llama", `"hidden_act": "silu"`, `"hidden_act": "gelu"`, "hidden_act is gelu; want it silu"},
 		{"llama", `"head_dim": 24`, `"head_dim": 1`, "head_dim is 1; want it even"},
-		{"llama", `"attention_dropout": 0.0`, `"attention_dropout": 0.1`, "attention_dropout is 0.1; want it 0"},
+		{"llama", `"attention_dropout": 0.0`, `"attention_dropout": 0.1`,
+			"attention_dropout is 0.1; want it 0"},
 		{"llama", `{`, ``, "config.json: invalid character"},
-		{"mistral", `"sliding_window": 32`, `"sliding_window": 32, "quantization_config": {"bits": 4}`, "quantization_config is"},
+		{"mistral", `"sliding_window": 32`, `"sliding_window": 32, "quantization_config": {"bits": 4}`,
+			"quantization_config is"},
 		{"gpt2", `"attn_pdrop": 0.0`, `"attn_pdrop": 0.2`, "attn_pdrop is 0.2; want it 0"},
 		{"gpt2", `"n_inner": null`, `"n_inner": 50`, "n_inner is 50; want it 192"},
-		{"vit", `"patch_size": 4`, `"patch_size": 5`, "image_size is 12; want it a multiple of the patch size 5"},
+		{"vit", `"patch_size": 4`, `"patch_size": 5`,
+			"image_size is 12; want it a multiple of the patch size 5"},
 	} {
-		text := string(must.Get(os.ReadFile(filepath.Join("testdata", "folders", row.model, "config.json")))(t))
+		text := string(must.Get(os.ReadFile(filepath.Join("testdata", "folders", row.model,
+			"config.json")))(t))
 		changed := strings.Replace(text, row.old, row.new, 1)
 		if changed == text {
 			t.Errorf("%s has no %s", row.model, row.old)
 		}
 		folder := t.TempDir()
 		must.Do(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte(changed), 0o666))
-		if _, err := models.New(folder, models.Options{}); err == nil || !strings.Contains(err.Error(), row.want) {
+		if _, err := models.New(folder, models.Options{}); err == nil ||
+			!strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s with %s: %v; want %q", row.model, row.new, err, row.want)
 		}
 	}

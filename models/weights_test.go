@@ -23,23 +23,26 @@ func TestWeightsOfAFolder(t *testing.T) {
 		skipped string // a pattern of names that are not loaded
 	}{
 		"as the model": {"llama", models.Options{}, nil, ""},
-		"gpt2 as in the hub": {"gpt2", models.Options{}, func(list []safetensors.Tensor) []safetensors.Tensor {
-			for i := range list {
-				list[i].Name = strings.TrimPrefix(list[i].Name, "transformer.")
-			}
-			mask := safetensors.Tensor{Name: "h.0.attn.bias", DType: safetensors.U8, Shape: []int64{1}, Data: []byte{1}}
-			return append(list, mask)
-		}, ""},
-		"other classes": {"vit", models.Options{Classes: 5}, nil, "classifier.*"},
-		"no classifier": {"vit", models.Options{}, func(list []safetensors.Tensor) (body []safetensors.Tensor) {
-			for _, x := range list {
-				if name, in := strings.CutPrefix(x.Name, "vit."); in {
-					x.Name = name
-					body = append(body, x)
+		"gpt2 as in the hub": {"gpt2", models.Options{},
+			func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					list[i].Name = strings.TrimPrefix(list[i].Name, "transformer.")
 				}
-			}
-			return body
-		}, "classifier.*"},
+				mask := safetensors.Tensor{Name: "h.0.attn.bias", DType: safetensors.U8, Shape: []int64{1},
+					Data: []byte{1}}
+				return append(list, mask)
+			}, ""},
+		"other classes": {"vit", models.Options{Classes: 5}, nil, "classifier.*"},
+		"no classifier": {"vit", models.Options{},
+			func(list []safetensors.Tensor) (body []safetensors.Tensor) {
+				for _, x := range list {
+					if name, in := strings.CutPrefix(x.Name, "vit."); in {
+						x.Name = name
+						body = append(body, x)
+					}
+				}
+				return body
+			}, "classifier.*"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})

@@ -75,7 +75,8 @@ func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	x := xs[0]
 	n, tokens := x.Size(0), x.Size(1)
 	if l.Window != 0 && c.Seen()+tokens > l.Window {
-		c.refuseInput("attention", x, "the model's attention has a window of %d tokens; give sequences of at "+
+		c.refuseInput("attention", x, "the model's attention has a window of %d tokens; give sequences "+
+			"of at "+
 			"most as many", l.Window)
 	}
 	var cos, sin *torch.Tensor
@@ -112,7 +113,8 @@ func (l *groupedHeads) rotation(c *Ctx, tokens int64) (cos, sin *torch.Tensor) {
 		positions[i] = float32(c.Seen() + int64(i))
 	}
 	mark := c.Mark()
-	angles := c.Mul(torch.From(c.Ctx, positions, tokens, 1), torch.From(c.Ctx, frequencies, int64(len(frequencies))))
+	angles := c.Mul(torch.From(c.Ctx, positions, tokens, 1),
+		torch.From(c.Ctx, frequencies, int64(len(frequencies))))
 	cos, sin = c.Op("aten::cos", angles), c.Op("aten::sin", angles)
 	c.Release(mark, cos, sin)
 	return cos, sin

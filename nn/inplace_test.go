@@ -53,7 +53,10 @@ func TestInPlaceAfterALayerThatNeedsItsOutput(t *testing.T) {
 					nn.Materialise(c, nn.State(model), 3)
 					x := c.Randn(5, 4)
 					y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
-					if err := torch.Try(func() { c.Backward([]*torch.Tensor{c.Mean(y)}, []*torch.Tensor{nil}, false) }); err != nil {
+					if err := torch.Try(func() {
+						c.Backward([]*torch.Tensor{c.Mean(y)},
+							[]*torch.Tensor{nil}, false)
+					}); err != nil {
 						return err.Error()
 					}
 					return fmt.Sprint(torch.Values[float32](c.GradOf(nn.Params(model)[0].Tensor())))

@@ -202,7 +202,8 @@ func (q problem) planned(cfg pipe.Config) (out trained, err error) {
 // those of the plain loop. Stages of other policies may stand beside.
 func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 	problems := planned(t)
-	cuts := map[string][][]int{"adapters": {{0}, {11, 0}}, "unet": {{6, 7, 12}}, "gpt": {{5, 11, 18}}, "amoebanetd": {{4, 5}}}
+	cuts := map[string][][]int{"adapters": {{0}, {11, 0}}, "unet": {{6, 7, 12}}, "gpt": {{5, 11, 18}},
+		"amoebanetd": {{4, 5}}}
 	if draws.Full {
 		cuts = map[string][][]int{
 			"adapters": {{0}, {3, 0}, {11, 0}, {5, 9, 0}},
@@ -535,7 +536,8 @@ func (q problem) passes(cfg pipe.Config, limits []int64,
 	for step := range 2 {
 		delay()
 		if _, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: new(int64(step))}, q.loss); err != nil {
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y),
+				Step: new(int64(step))}, q.loss); err != nil {
 			return nil, nil, err
 		}
 		err := p.OnStages(context.Background(),
@@ -669,7 +671,8 @@ func TestOutputIsReleasedWhenReceived(t *testing.T) {
 		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 4, Checkpoint: pipe.Never})
 		c := torchtest.New(t, torch.Options{Device: aside})
 		before := p.Stages()[0].Device.Memory().Live
-		run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 8, 4))}))(t)
+		run := must.Get(p.Forward(context.Background(),
+			pipe.Batch{Input: pipe.Rows(c.Ones(torch.Float32, 8, 4))}))(t)
 		if got := p.Stages()[0].Device.Memory().Live - before; got != row.want {
 			t.Errorf("%T: %d bytes are held, want %d", row.last, got, row.want)
 		}

@@ -270,7 +270,8 @@ func TestExtras(t *testing.T) {
 	x := normal(4, 3)(c, 0)
 	delete(extras, "scale")
 	_, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Extras: extras})
-	if want := `pipe: stage 1, micro-batch 0, layer "1", forward`; err == nil || !strings.Contains(err.Error(), want) {
+	if want := `pipe: stage 1, micro-batch 0, layer "1", forward`; err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 }

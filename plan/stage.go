@@ -11,13 +11,14 @@ import (
 type Problem struct {
 	Devices      []ProblemDevice // by worker of the program
 	Stages       []Stage
-	MicroBatches int                // 1 or more
-	Skips        []Skip             // values that move directly between stages
-	Ties         []Tie              // parameters that several stages use
-	Larger       int                // first micro-batches with the most rows, the others have Stage.Fewer; 0 is all
-	Schedule     schedule.Generator // makes the program; nil is schedule.GPipe
-	Links        schedule.Links     // the costs of transfers
-	Meet         bool               // nothing may wait on links between neighbours, whatever the limits
+	MicroBatches int    // 1 or more
+	Skips        []Skip // values that move directly between stages
+	Ties         []Tie  // parameters that several stages use
+	// first micro-batches with the most rows, the others have Stage.Fewer; 0 is all
+	Larger   int
+	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
+	Links    schedule.Links     // the costs of transfers
+	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
 	// First takes the first plan within the limits, and not the one with the shortest step.
 	First  bool
 	curves map[string]*curve // by key; other problems with the same costs share them

@@ -32,7 +32,7 @@
 //
 // Skip connections, and views, make inputs of several layers share memory. A Carry{From, To, Bytes} in
 // Carries says that Bytes of Layers[From].Output (of Input for From = -1) are also a part of every x(i)
-// with From+1 <= i <= To. They count once, and stay until the last x(i) is dropped. A Carry of GradientCarries is a
-// part of Layers[To-1].Gradient, and of all y(i) with To >= i >= From+1. The backward of layer To makes
-// it, or the loss for To = L, and the backward of From uses it.
+// with From+1 <= i <= To. They count once, and stay until the last x(i) is dropped. A Carry of
+// GradientCarries is a part of Layers[To-1].Gradient, and of all y(i) with To >= i >= From+1. The
+// backward of layer To makes it, or the loss for To = L, and the backward of From uses it.
 package remat

@@ -42,9 +42,9 @@ type span struct {
 	begin, end int64
 }
 
-// Open reads the header of the regular file at path, and checks that its tensors fill the file exactly. A path
-// that ends in .index.json is the index of several files beside it, as Hugging Face writes large models.
-// The caller closes the File.
+// Open reads the header of the regular file at path, and checks that its tensors fill the file exactly.
+// A path that ends in .index.json is the index of several files beside it, as Hugging Face writes large
+// models. The caller closes the File.
 func Open(path string) (*File, error) {
 	open := openFile
 	if strings.HasSuffix(path, ".index.json") {

@@ -317,8 +317,8 @@ func valuesOf(t *testing.T, from safetensors.Tensor) (values []float64) {
 	return values
 }
 
-// Tensors of a large model are in several files, with an index. A tensor of a dtype that is not known is refused
-// when it is read, not before.
+// Tensors of a large model are in several files, with an index. A tensor of a dtype that is not known
+// is refused when it is read, not before.
 func TestShards(t *testing.T) {
 	directory := t.TempDir()
 	file := func(name string, content []byte) string {
@@ -330,8 +330,9 @@ func TestShards(t *testing.T) {
 		`"other":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[2,5]}}`, "\x01\x02xyz"))
 	file("2.safetensors", raw(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},`+
 		`"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, "\x03\x04"))
-	f := must.Get(safetensors.Open(file("model.safetensors.index.json", []byte(`{"metadata": {"total_size": 6}, `+
-		`"weight_map": {"a": "2.safetensors", "b": "2.safetensors", "other": "1.safetensors"}}`))))(t)
+	f := must.Get(safetensors.Open(file("model.safetensors.index.json",
+		[]byte(`{"metadata": {"total_size": 6}, `+
+			`"weight_map": {"a": "2.safetensors", "b": "2.safetensors", "other": "1.safetensors"}}`))))(t)
 	defer f.Close()
 	var names []string
 	for _, tensor := range f.Tensors() {

@@ -61,8 +61,9 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Vocabularies of SentencePiece, such as Llama 2's and Mistral's: spaces are metaspaces, characters that are not
-// in the vocabulary their bytes, or unknown. The numbers are Hugging Face's (scripts/fixtures/metaspace.py).
+// Vocabularies of SentencePiece, such as Llama 2's and Mistral's: spaces are metaspaces, characters
+// that are not in the vocabulary their bytes, or unknown. The numbers are Hugging Face's
+// (scripts/fixtures/metaspace.py).
 func TestMetaspace(t *testing.T) {
 	var file map[string]any
 	must.Do(t, json.Unmarshal(read(t, "testdata/metaspace.json"), &file))
@@ -99,11 +100,13 @@ func TestMetaspace(t *testing.T) {
 	}
 }
 
-// A pattern that takes for ever on a text ends with an error, and so do added tokens that no pattern can have.
+// A pattern that takes for ever on a text ends with an error, and so do added tokens that no pattern
+// can have.
 func TestPatternsAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.json")
-	write(t, path, small(map[string]any{"pre_tokenizer": map[string]any{"type": "Split", "behavior": "Isolated",
-		"pattern": map[string]any{"Regex": "(?:(?:a|b|ab)+)+c"}}}))
+	write(t, path, small(map[string]any{"pre_tokenizer": map[string]any{"type": "Split",
+		"behavior": "Isolated",
+		"pattern":  map[string]any{"Regex": "(?:(?:a|b|ab)+)+c"}}}))
 	tok := open(t, path)
 	if before := tok.SetTimeout(time.Millisecond); before != disk.MaxSearch {
 		t.Errorf("a search may take %v", before)
@@ -262,7 +265,8 @@ func TestRefuses(t *testing.T) {
 			"want the replacement ▁, prepend_scheme first and split false"},
 		"a prefix alone": {small(change{"normalizer": change{"type": "Prepend", "prepend": "▁"}}),
 			"want a normalizer with a Prepend and then a Replace"},
-		"unknown token": {small(change{"unk_token": "?"}), `model.unk_token is "?"; want a token of model.vocab`},
+		"unknown token": {small(change{"unk_token": "?"}),
+			`model.unk_token is "?"; want a token of model.vocab`},
 		"pattern": {small(change{"pre_tokenizer": change{"type": "Split",
 			"pattern": change{"Regex": "("}, "behavior": "Isolated"}}), `the pattern "("`},
 		"after ByteLevel": {small(change{"pre_tokenizer": change{"type": "Sequence",

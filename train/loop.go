@@ -167,8 +167,8 @@ func (l *Loop) stepBatches(ctx context.Context) ([]data.Batch, error) {
 //
 // If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run repeats
 // the step with the same batches and ends with the bits of a run without failures. Run can also continue
-// after any other error. Run takes no step if Check fails, or if a layer refuses a micro-batch of one row that
-// only an epoch's last batch has.
+// after any other error. Run takes no step if Check fails, or if a layer refuses a micro-batch of one
+// row that only an epoch's last batch has.
 //
 // In a group each process has a Loop and calls Run at the same step. If ctx ends in one process, all end
 // after the same step.

@@ -283,7 +283,8 @@ func TestFrozenParametersAreLinked(t *testing.T) {
 		t.Error("the second is not the first, or the third is, whose parameters are others")
 	}
 	c := latest(t, store)
-	if d := c.Damage(); d != nil || len(c.Files) != 3 || c.Files[name].Tensors[frozen.Name].Bytes() != frozen.Bytes() {
+	if d := c.Damage(); d != nil || len(c.Files) != 3 ||
+		c.Files[name].Tensors[frozen.Name].Bytes() != frozen.Bytes() {
 		t.Errorf("%v, %v", d, c.Files)
 	}
 	must.Do(t, c.Check(recipe(), s.model))

@@ -50,7 +50,8 @@ func Root(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 // else a dense copy. Its gradient is made dense too. If t is one of the layer's inputs and its
 // producer does not make gradients dense, the result is a Branch.
 func Boundary(c *torch.Ctx, t *torch.Tensor, inputs ...*torch.Tensor) *torch.Tensor {
-	given := slices.ContainsFunc(inputs, func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })
+	given := slices.ContainsFunc(inputs,
+		func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })
 	switch markBoundary(c, t, given) {
 	case shim.Gaps:
 		t = c.Clone(t)

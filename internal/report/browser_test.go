@@ -270,7 +270,8 @@ func TestPageRenders(t *testing.T) {
 	}
 	p.want(`document.querySelectorAll(".tile .note")[1].textContent`, "smoothed; 100 in the last step")
 	// Limits far above the data stand at the edge of a chart.
-	if texts := p.drawn(); !strings.Contains(texts, "|↑ limit 64 MiB|") || !strings.Contains(texts, "|step|") {
+	if texts := p.drawn(); !strings.Contains(texts, "|↑ limit 64 MiB|") ||
+		!strings.Contains(texts, "|step|") {
 		t.Errorf("charts without a name of the axis or without the limit: %s", texts)
 	}
 	p.want(`document.querySelectorAll("#charts figure").length`, "6")

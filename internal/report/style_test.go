@@ -68,7 +68,8 @@ func distance(a, b [3]float64) float64 {
 func TestContrast(t *testing.T) {
 	colours := palette(t)
 	for _, pair := range [][2]string{{"on-forward", "forward"}, {"on-recompute", "recompute"},
-		{"on-backward", "backward"}, {"on-input", "input"}, {"on-weight", "weight"}, {"text", "card"}, {"text", "page"}, {"text", "hover"},
+		{"on-backward", "backward"}, {"on-input", "input"}, {"on-weight", "weight"}, {"text", "card"},
+		{"text", "page"}, {"text", "hover"},
 		{"muted", "card"}, {"muted", "page"}, {"accent", "page"}, {"limit", "card"}, {"kept", "kept-bg"},
 		{"again", "again-bg"}} {
 		for theme, name := range []string{"light", "dark"} {
@@ -97,7 +98,8 @@ func TestContrastOfPictures(t *testing.T) {
 	}
 	for i, m := range labels {
 		if got := contrast(intensities(m[1]), intensities(m[2])); got < 4.5 {
-			t.Errorf("%v: #%s on #%s has a contrast of %.2f, want 4.5", timeline.Events[i].Action, m[2], m[1], got)
+			t.Errorf("%v: #%s on #%s has a contrast of %.2f, want 4.5", timeline.Events[i].Action, m[2],
+				m[1], got)
 		}
 	}
 }
@@ -108,7 +110,8 @@ func TestDeviceColours(t *testing.T) {
 	for theme, name := range []string{"light", "dark"} {
 		for i := range 8 {
 			device := fmt.Sprintf("series-%d", i)
-			others := []string{"forward", "recompute", "backward", "input", "weight", "transfer", "reduce", "limit",
+			others := []string{"forward", "recompute", "backward", "input", "weight", "transfer", "reduce",
+				"limit",
 				"card"}
 			for j := range i {
 				others = append(others, fmt.Sprintf("series-%d", j))

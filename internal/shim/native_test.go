@@ -69,10 +69,12 @@ func TestUnitsIncludeTheirFolders(t *testing.T) {
 func TestBuildsThatLackSomething(t *testing.T) {
 	for _, row := range []struct{ name, line string }{
 		{"cgo", "CGO_ENABLED=0 go build ."},
-		{"libtorch", "${CXX:-g++} -std=c++20 -fsyntax-only -nostdinc -Inative -Wfatal-errors native/runtime.cpp"},
+		{"libtorch", "${CXX:-g++} -std=c++20 -fsyntax-only -nostdinc -Inative -Wfatal-errors " +
+			"native/runtime.cpp"},
 	} {
 		out, err := exec.Command("sh", "-c", row.line).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), row.name) || !strings.Contains(string(out), "libtorch-dev") {
+		if err == nil || !strings.Contains(string(out), row.name) ||
+			!strings.Contains(string(out), "libtorch-dev") {
 			t.Errorf("without %s: %v: %s", row.name, err, out)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package timers sets the timer slack of the process to a millisecond before Go's runtime starts (Linux only).
+// Package timers sets the timer slack of the process to a millisecond before Go's runtime starts (Linux
+// only).
 //
 // During calls into C, nearly all of the time of training, the runtime's monitor thread wakes every 20
 // microseconds. On a virtual machine these wake-ups took 7 % of a step's processor time. The kernel joins a
