@@ -49,7 +49,7 @@ weights, which the transformers library loads.
 				return err
 			}
 			t, stream := &trained{checkpoint: c}, standardOutput(cmd, out)
-			layout := adapter || isFolder(c.Recipe.Model.Name) && stream == nil &&
+			layout := adapter || models.IsFolder(c.Recipe.Model.Name) && stream == nil &&
 				filepath.Ext(out) != ".safetensors"
 			if _, lora := settingsOf(c.Recipe.Model)["lora"]; layout || lora {
 				err = wrongInput(t.makeModel())

@@ -32,15 +32,10 @@ var smallFiles = []string{configFile, "generation_config.json", "preprocessor_co
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
 	"merges.txt", "tokenizer.model", "chat_template.jinja"}
 
-// isFolder reports whether a model's name is the path of a folder.
-func isFolder(name string) bool {
-	return name == "." || name == ".." || strings.ContainsRune(name, filepath.Separator)
-}
-
 // modelFolder returns the folder of a model's small files: a run's copy if it has one. dir is the run's
 // directory, "" is none.
 func modelFolder(name, dir string) string {
-	if copied := filepath.Join(dir, "model"); dir != "" && isFolder(name) {
+	if copied := filepath.Join(dir, "model"); dir != "" && models.IsFolder(name) {
 		if _, err := os.Stat(filepath.Join(copied, configFile)); err == nil {
 			return copied
 		}
@@ -75,7 +70,7 @@ func modelFlag(s *pflag.FlagSet, to *string) {
 	v := s.Lookup("model").Value.(*option.Value)
 	named := v.Read
 	v.Read = func(text string) error {
-		if isFolder(text) {
+		if models.IsFolder(text) {
 			*to = text
 			return nil
 		}
@@ -158,7 +153,7 @@ func folderOrCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 	if _, err := os.Stat(filepath.Join(dir, configFile)); err != nil {
 		return findCheckpoint(dir, best)
 	}
-	if !isFolder(dir) {
+	if !models.IsFolder(dir) {
 		dir = "." + string(filepath.Separator) + dir
 	}
 	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: train.Choice{Name: dir}}}, nil

@@ -104,7 +104,7 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 		return err
 	}
 	most := info.Defaults.Context
-	if chosen, has := settingsOf(t.recipe.Model)["context"].(json.Number); has && !isFolder(t.folder) {
+	if chosen, has := settingsOf(t.recipe.Model)["context"].(json.Number); has && !models.IsFolder(t.folder) {
 		n, _ := chosen.Int64()
 		most = int(n)
 	}
@@ -121,7 +121,7 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 func (t *trained) tokenizer(path string) (*tokenizer.Tokenizer, error) {
 	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	runs, _ := chosen["tokenizer"].(string)
-	if path = cmp.Or(path, runs); path == "" && isFolder(t.folder) {
+	if path = cmp.Or(path, runs); path == "" && models.IsFolder(t.folder) {
 		path = t.folder
 	}
 	if path == "" {

@@ -95,7 +95,7 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 		return badUsage("--data-set %s", message(err))
 	}
 	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
-	if isFolder(f.folder) && f.dataName != "tokens" {
+	if models.IsFolder(f.folder) && f.dataName != "tokens" {
 		f.data.Tokenizer = cmp.Or(f.data.Tokenizer, f.folder)
 	}
 	return nil
@@ -163,7 +163,7 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
 	}
 	w, flag := &j.weights, "--init"
 	remedy := "rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial"
-	if w.init == "" && isFolder(j.modelName) {
+	if w.init == "" && models.IsFolder(j.modelName) {
 		flag, remedy = "--model", "want the config.json and the weights of one model"
 		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {
 			return wrongInput(fmt.Errorf("--model: %w", err))

@@ -92,7 +92,7 @@ func readModel(name string, set []string) (model *nn.Sequential, line modelLine,
 func describeModel(name string, set []string) (r result, err error) {
 	info, err := models.Describe(name)
 	if err != nil {
-		if isFolder(name) {
+		if models.IsFolder(name) {
 			return r, badUsage("%s", message(err))
 		}
 		return r, badUsage("NAME %q: %s", name, arg.OneOf(name, models.Names()))

@@ -14,6 +14,7 @@ import (
 	"penstock.example/internal/metrics"
 	"penstock.example/internal/option"
 	"penstock.example/internal/report"
+	"penstock.example/models"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -31,7 +32,7 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 			j.writers = append(j.writers, log)
 			err = writeFile(filepath.Join(j.out, configName), j.effective)
 		}
-		if err == nil && isFolder(j.modelName) {
+		if err == nil && models.IsFolder(j.modelName) {
 			err = copySmallFiles(filepath.Join(j.out, "model"), j.folder)
 		}
 		if err != nil {

@@ -137,7 +137,7 @@ func settingsOf(c train.Choice) map[string]any {
 // modelOfRecipe makes the model of a checkpoint in its folder, or by its name, without its weights.
 func modelOfRecipe(path, folder string, r train.Recipe) (m *nn.Sequential, a adapters, err error) {
 	var o models.Options
-	if !isFolder(folder) && !slices.Contains(models.Names(), folder) {
+	if !models.IsFolder(folder) && !slices.Contains(models.Names(), folder) {
 		return nil, a, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
 			"the Go program that has it, or penstock export", path, folder)
 	}

@@ -57,12 +57,9 @@ func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
 	if o.Tokenizer == "" {
 		return nil, nil, &ConfigError{Field: "Tokenizer", Value: "", Remedy: "want a tokenizer for the texts"}
 	}
-	t, err := tokenizer.Open(o.Tokenizer)
-	if err == nil && o.TrainedOn != nil {
-		err = o.TrainedOn.checkTokenizer(t.Sum())
-	}
+	t, err := o.openTokenizer()
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", o.Tokenizer, err)
+		return nil, nil, err
 	}
 	var sets []*jsonlSet
 	for _, path := range paths {

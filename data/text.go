@@ -248,14 +248,23 @@ func openText(paths []string, o Options) (train, test Dataset, err error) {
 	return train, test, nil
 }
 
-// encodeTexts tokenizes texts separately with the options' tokenizer.
-func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
+// openTokenizer opens the options' tokenizer, which must be the one that a model was trained with.
+func (o Options) openTokenizer() (*tokenizer.Tokenizer, error) {
 	t, err := tokenizer.Open(o.Tokenizer)
 	if err == nil && o.TrainedOn != nil {
 		err = o.TrainedOn.checkTokenizer(t.Sum())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.Tokenizer, err)
+	}
+	return t, nil
+}
+
+// encodeTexts tokenizes texts separately with the options' tokenizer.
+func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
+	t, err := o.openTokenizer()
+	if err != nil {
+		return nil, err
 	}
 	var content []byte
 	before, total := 0, 0

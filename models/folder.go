@@ -14,9 +14,9 @@ import (
 	"penstock.example/nn"
 )
 
-// A folder in Hugging Face's layout is a model by its path, which has a / in it or is "." or "..".
-// Its config.json gives the sizes.
-func isFolder(name string) bool {
+// IsFolder reports whether the name of a model is the path of a folder in Hugging Face's layout: it has
+// a / in it, or is "." or "..". The folder's config.json gives the sizes.
+func IsFolder(name string) bool {
 	return name == "." || name == ".." || strings.ContainsRune(name, filepath.Separator)
 }
 

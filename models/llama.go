@@ -24,7 +24,8 @@ func (d decoder) build() *nn.Sequential {
 	for i := range d.depth {
 		blocks.Add(strconv.Itoa(i), nn.NewSequential().
 			AddResidual("1", nn.NamedLayer{Name: "input_layernorm", Layer: norm()},
-				nn.NamedLayer{Name: "self_attn", Layer: sequence(nn.NewGroupedAttention(d.attention))}).
+				nn.NamedLayer{Name: "self_attn",
+					Layer: addAll(nn.NewSequential(), nn.NewGroupedAttention(d.attention))}).
 			AddResidual("2", nn.NamedLayer{Name: "post_attention_layernorm", Layer: norm()},
 				nn.NamedLayer{Name: "mlp", Layer: nn.NewSwiGLU(width, d.hidden)}))
 	}
@@ -42,15 +43,6 @@ func (d decoder) build() *nn.Sequential {
 		if len(p.Shape()) == 2 {
 			p.SetInit(nn.Normal(0.02))
 		}
-	}
-	return s
-}
-
-// sequence is a Sequential of layers under their names.
-func sequence(layers []nn.NamedLayer) *nn.Sequential {
-	s := nn.NewSequential()
-	for _, l := range layers {
-		s.Add(l.Name, l.Layer)
 	}
 	return s
 }

@@ -141,7 +141,7 @@ func New(name string, o Options) (*nn.Sequential, error) {
 }
 
 func find(name string) (model, error) {
-	if isFolder(name) {
+	if IsFolder(name) {
 		return openFolder(name)
 	}
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || m.also == name })

@@ -16,6 +16,14 @@ func transformerBlock(norm nn.NormConfig, width int64, name string, attention, m
 		AddResidual("_2", part("2", "mlp", mlp)...)
 }
 
+// addAll adds layers under their names, and returns s.
+func addAll(s *nn.Sequential, layers []nn.NamedLayer) *nn.Sequential {
+	for _, l := range layers {
+		s.Add(l.Name, l.Layer)
+	}
+	return s
+}
+
 // addDropout adds a layer of dropout unless p is 0.
 func addDropout(s *nn.Sequential, name string, dropout float64) {
 	if dropout != 0 {

@@ -28,17 +28,18 @@ func Weights(folder string, m nn.Module) (path string, o nn.WeightsConfig, err e
 		return "", o, fmt.Errorf("models: %w", err)
 	}
 	defer file.Close() // it was only read
+	tensors := file.Tensors()
 	state := nn.State(m)
 	body, _, _ := strings.Cut(state[0].Name, ".")
 	shapes, prefix := map[string][]int64{}, body+"."
-	if !slices.ContainsFunc(file.Tensors(), func(t safetensors.Tensor) bool {
+	if !slices.ContainsFunc(tensors, func(t safetensors.Tensor) bool {
 		return strings.HasPrefix(t.Name, prefix)
 	}) { // of the body alone
 		o.Rename = []nn.Rename{{New: body}}
 	} else {
 		prefix = ""
 	}
-	for _, t := range file.Tensors() {
+	for _, t := range tensors {
 		shapes[prefix+t.Name] = t.Shape
 	}
 	for _, pattern := range []string{"*.attn.bias", "*.attn.masked_bias", "*.rotary_emb.inv_freq",

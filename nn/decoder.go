@@ -55,14 +55,6 @@ func NewGroupedAttention(o AttentionConfig) []NamedLayer {
 	}
 }
 
-// newLinear makes a Linear with or without a bias.
-func newLinear(in, out int64, bias bool) *Linear {
-	if bias {
-		return NewLinear(in, out)
-	}
-	return NewLinearNoBias(in, out)
-}
-
 type groupedHeads struct {
 	Base
 	AttentionConfig

@@ -13,16 +13,14 @@ type Linear struct {
 }
 
 // NewLinear makes a Linear with a bias. Weight and bias start uniform within 1/sqrt(in).
-func NewLinear(in, out int64) *Linear {
-	l := &Linear{}
-	l.Weight, l.Bias = l.weightAndBias(false, out, out, in)
-	return l
-}
+func NewLinear(in, out int64) *Linear { return newLinear(in, out, true) }
 
 // NewLinearNoBias makes a Linear without a bias.
-func NewLinearNoBias(in, out int64) *Linear {
+func NewLinearNoBias(in, out int64) *Linear { return newLinear(in, out, false) }
+
+func newLinear(in, out int64, bias bool) *Linear {
 	l := &Linear{}
-	l.Weight, _ = l.weightAndBias(true, out, out, in)
+	l.Weight, l.Bias = l.weightAndBias(!bias, out, out, in)
 	return l
 }
 
