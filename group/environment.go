@@ -90,10 +90,6 @@ func (e *environment) address(ofSlurm bool) string {
 			name = "SLURM_NODELIST"
 		}
 		host, _, _ = strings.Cut(brackets.ReplaceAllString(e.get(name), "$1"), ",")
-		if !arg.IsHost(host) {
-			e.refuse(name, "it does not begin with a host",
-				"want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script")
-		}
 	}
 	if !arg.IsHost(host) {
 		e.refuse("MASTER_ADDR", "", "want the host name or address of rank 0: torchrun sets it, and "+
