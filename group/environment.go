@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"hash/crc32"
 	"math"
 	"net"
@@ -68,17 +67,15 @@ func (e *environment) refuse(name, problem, remedy string) {
 	}
 }
 
-func (e *environment) whole(name string, least, most int) int {
-	text, problem := e.get(name), ""
-	n, err := strconv.Atoi(text)
-	if err == nil && n >= least && n <= most {
-		return n
+func (e *environment) whole(name string, least, most int) (n int) {
+	if err := arg.Whole(&n, least, most)(e.get(name)); err != nil {
+		problem := ""
+		if e.get(name) == "" {
+			problem = "it is not set, and others of its kind are"
+		}
+		e.refuse(name, problem, err.Error())
 	}
-	if text == "" {
-		problem = "it is not set, and others of its kind are"
-	}
-	e.refuse(name, problem, fmt.Sprintf("want a whole number from %d to %d", least, most))
-	return 0
+	return n
 }
 
 // address returns rank 0's address: MASTER_ADDR and MASTER_PORT, or what Slurm's variables say instead.
