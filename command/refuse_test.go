@@ -80,7 +80,7 @@ func TestRefuses(t *testing.T) {
 		{train("--set", "classes=7"), exitUsage, []string{"--set classes=7", "synthetic", "10"}},
 
 		{train("--balance", "3,4"), exitUsage, []string{"3,4", "the 6 layers in all"}},
-		{train("--balance", "6,0"), exitUsage, []string{"6,0", "from 1 to 2147483647"}},
+		{train("--balance", "6,0"), exitUsage, []string{"6,0", "at least 1"}},
 		{train("--balance", "99999999999999999999,1"), exitUsage,
 			[]string{`"99999999999999999999", element 0: want whole numbers, such as 5,6`}},
 		{train("--stages", "7"), exitUsage, []string{"--stages: 7 are more than the 6 layers"}},

@@ -63,6 +63,8 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("launch: rank %d exited with %d after %v", f.Rank, f.Code, after)
 }
 
+func (f *Failure) Unwrap() error { return f.Err }
+
 // Run starts the processes, again after each failure, until all exit with 0, no restart is left, a process
 // exits with Usage, or ctx is done. Its error is nil or wraps a *Failure.
 //
