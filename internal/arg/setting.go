@@ -59,7 +59,7 @@ func Flag(to *bool) Reader {
 	}
 }
 
-// Word reads one of several words.
+// Word reads one of the words.
 func Word(to *string, words ...string) Reader {
 	return func(text string) error {
 		if !slices.Contains(words, text) {
