@@ -96,9 +96,12 @@ func withRemedy(err error) error {
 	var short *plan.MemoryError
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
+	var sample interface{ OfSample() } // of the data's loader
 	switch {
 	case errors.As(err, new(*remedyError)):
 		return err
+	case errors.As(err, &sample):
+		return wrongInput(err)
 	case errors.As(err, &short):
 		least := short.Least()
 		return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use "+

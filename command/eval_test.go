@@ -175,7 +175,7 @@ func TestPredictPictures(t *testing.T) {
 		part string
 	}{
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
-		{[]string{out, dark, cut}, exitFailed,
+		{[]string{out, dark, cut}, exitUsage,
 			"cut.png: png: invalid format: not enough pixel data; want a PNG,"},
 		{[]string{savedBy(t, 1), dark}, exitUsage,
 			`is of a model "three", which penstock models does not list`},
@@ -183,6 +183,13 @@ func TestPredictPictures(t *testing.T) {
 		refuses(t, with([]string{"predict"}, row.args...), row.code, row.part)
 	}
 	refuses(t, []string{"eval", out}, exitUsage, `classes ["dark"]; want at least two`)
+	damaged := folderOf(t)
+	for i := range 8 {
+		if err := os.Truncate(filepath.Join(damaged, "dark", fmt.Sprintf("%d.png", i)), 40); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuses(t, []string{"eval", out, "--data-dir", damaged, "--part", "all"}, exitUsage, "0.png: ")
 	other := folderOf(t)
 	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
 		t.Fatal(err)

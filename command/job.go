@@ -144,7 +144,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed)
 	}
 	if err != nil {
-		return err
+		return wrongInput(err)
 	}
 	if j.heldOut != nil {
 		described["validation"] = j.validate
@@ -204,7 +204,7 @@ func splitValidation(training data.Dataset, validate string, seed uint64) (kept,
 	}
 	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
 	if kept, heldOut, err = data.Split(training, share, seed); err != nil {
-		err = fmt.Errorf("--validate %s: %w", validate, err)
+		err = badUsage("--validate %s: %w", validate, err)
 	}
 	return kept, heldOut, err
 }

@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -80,11 +79,11 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 				return err
 			})
 			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+				return wrongInput(fmt.Errorf("%s: %w", name, err))
 			}
 		}
 		if count == 0 {
-			return errors.New("the texts have no tokens; want some")
+			return badUsage("the texts have no tokens; want some")
 		}
 		return nil
 	})
