@@ -150,15 +150,15 @@ weights, which the transformers library loads.
   penstock export out/llama --adapter --out adapter`,
 		Args: filesNamed("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := need(cmd, "out"); err != nil {
+			if err := need(cmd.Flags(), "out"); err != nil {
 				return err
 			}
 			c, err := findCheckpoint(args[0], best)
 			if err != nil {
 				return err
 			}
-			t, stream := &trained{checkpoint: c}, standardOutput(cmd, out)
-			layout := adapter || models.IsFolder(c.Recipe.Model.Name) && stream == nil &&
+			t := &trained{checkpoint: c}
+			layout := adapter || models.IsFolder(c.Recipe.Model.Name) && out != stdoutPath &&
 				filepath.Ext(out) != ".safetensors"
 			if _, lora := settingsOf(c.Recipe.Model)["lora"]; layout || lora {
 				err = wrongInput(t.makeModel())
@@ -170,7 +170,7 @@ weights, which the transformers library loads.
 			case layout:
 				err = checkNewFolder(out)
 			default:
-				err = checkOut(cmd, out, c.Paths()...)
+				err = probe("out", out, c.Paths()...)
 			}
 			if err != nil {
 				return err
@@ -192,12 +192,12 @@ weights, which the transformers library loads.
 					return models.WriteAdapter(out, c.Recipe.Model.Name, t.lora.LoRA, model)
 				case layout:
 					return exportFolder(out, dtype, t, model)
-				case stream != nil:
-					return safetensors.Write(stream, model, safetensors.PyTorch)
+				case out == stdoutPath:
+					return safetensors.Write(cmd.OutOrStdout(), model, safetensors.PyTorch)
 				}
 				return safetensors.WriteFile(out, model, safetensors.PyTorch)
 			})
-			if err == nil && stream == nil {
+			if err == nil && out != stdoutPath {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
 			}
 			return err

@@ -271,7 +271,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	within, each := " within --memory-limit", []string(nil)
 	for _, t := range cut.Times {
-		each = append(each, ms(t.Total()))
+		each = append(each, fmt.Sprintf("%.3f", 1000*t.Total()))
 		within = fmt.Sprintf(": a micro-batch takes the stages %s ms", strings.Join(each, ", "))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time%s\n", option.Joined(cut.Counts), within)

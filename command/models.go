@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
-	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/system"
 	"penstock.example/models"
@@ -101,10 +100,7 @@ func readModel(name string, set []string) (model *nn.Sequential, line modelLine,
 func describeModel(name string, set []string) (r result, err error) {
 	info, err := models.Describe(name)
 	if err != nil {
-		if models.IsFolder(name) {
-			return r, badUsage("%s", message(err))
-		}
-		return r, badUsage("NAME %q: %s", name, arg.OneOf(name, models.Names()))
+		return r, wrongInput(err)
 	}
 	model, line, err := readModel(name, set)
 	if err != nil {

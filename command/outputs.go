@@ -266,7 +266,7 @@ train --dashboard shows it live.`,
 	}
 	return resultVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
 		err error) {
-		if err := need(cmd, "out"); err != nil {
+		if err := need(cmd.Flags(), "out"); err != nil {
 			return r, err
 		}
 		page, err := readPage(cmd, args[0])

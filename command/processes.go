@@ -81,15 +81,6 @@ func (o *runOptions) pipelineProcesses() int { return max(o.member.Size/o.replic
 
 func (o *runOptions) processCount() int { return max(o.member.Size/o.membersHere, 1) }
 
-func (o *runOptions) checkProcesses() error {
-	devices, processes := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
-	if !o.grouped || devices >= processes {
-		return nil
-	}
-	return badUsage("%d processes share %s; each needs one: want --stages %[1]d or more, or fewer processes",
-		processes, counted(devices, "device"))
-}
-
 // devicesPerReplica returns by how much the device numbers of two replicas of this process differ.
 func (o *runOptions) devicesPerReplica() (n int) {
 	for _, d := range o.config.Devices {

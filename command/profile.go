@@ -69,7 +69,7 @@ do. To plan for one device alone, give --devices 1.`,
 	f.register(s, 1)
 	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {
-			if err := need(cmd, "model"); err != nil {
+			if err := need(cmd.Flags(), "model"); err != nil {
 				return r, err
 			}
 			if size > 0 {
@@ -101,6 +101,10 @@ do. To plan for one device alone, give --devices 1.`,
 			if err != nil {
 				return r, err
 			}
+			state := int64(0)
+			for _, l := range nn.Summary(m) {
+				state += l.Bytes
+			}
 			least, err := leastLimitOf(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showChain(w, c)
@@ -115,7 +119,7 @@ do. To plan for one device alone, give --devices 1.`,
 				fmt.Fprintf(w, "step\t%s if nothing is computed again\n", micros(c.Once()))
 				showLimits(w, least, plain.Peak)
 				fmt.Fprintf(w, "state\t%s of parameters and buffers, which limits of a chain do not count\n",
-					formatBytes(stateBytes(m)))
+					formatBytes(state))
 			}
 			return r, err
 		})
@@ -130,13 +134,6 @@ func showChain(w io.Writer, c profile.Chain) {
 			formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)), formatBytes(l.Gradient),
 			formatBytes(l.WeightGradient))
 	}
-}
-
-func stateBytes(model nn.Layer) (sum int64) {
-	for _, s := range nn.State(model) {
-		sum += s.Bytes()
-	}
-	return sum
 }
 
 // balanceFlags is the command line of penstock balance.
@@ -179,7 +176,7 @@ state, and activations.`,
 		if (f.costs != nil) == (f.modelName != "") {
 			return r, badUsage("want one of --costs N,N,... and --model NAME")
 		}
-		if err := need(cmd, "stages"); err != nil {
+		if err := need(cmd.Flags(), "stages"); err != nil {
 			return r, err
 		}
 		if f.modelName != "" {

@@ -2,10 +2,8 @@ package command
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -52,6 +50,7 @@ type trained struct {
 	recipe     train.Recipe
 	model      *nn.Sequential
 	folder     string // of the model; or its name
+	options    models.Options
 	lora       adapters
 	weights    string // in the folder, if there is no checkpoint
 	rules      nn.WeightsConfig
@@ -73,7 +72,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	config := f.config
 	config.Autocast, config.Threads = t.recipe.Autocast, t.recipe.Threads
 	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
-	if config.Balance, err = evenly(t.model.Layers(), f.stages); err != nil {
+	if config.Balance, err = evenly(t.model, f.stages); err != nil {
 		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
 	if err := prepare(t); err != nil {
@@ -99,26 +98,42 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	return t, withRemedy(err)
 }
 
-// makeModel makes the model of the checkpoint, without its weights.
+// makeModel makes the model of the checkpoint, in its folder or by its name, without its weights.
 func (t *trained) makeModel() (err error) {
 	c, run := t.checkpoint, ""
 	if t.recipe = c.Recipe; c.Version > 0 {
 		run = filepath.Dir(c.Path)
 	}
 	t.folder = modelFolder(t.recipe.Model.Name, run)
-	if t.model, t.lora, err = modelOfRecipe(c.Path, t.folder, t.recipe); err == nil && run == "" {
-		if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
-			_, err = nn.CheckWeights(t.weights, t.model, t.rules)
+	if !models.IsFolder(t.folder) && !slices.Contains(models.Names(), t.folder) {
+		return fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
+			"the Go program that has it, or penstock export", c.Path, t.folder)
+	}
+	var settings []string
+	for name, value := range settingsOf(t.recipe.Model) {
+		if name == "lora" {
+			err = t.lora.read(fmt.Sprint(value))
+		} else {
+			settings = append(settings, fmt.Sprintf("%s=%v", name, value))
 		}
+	}
+	if err = cmp.Or(err, models.Set(t.folder, &t.options, settings)); err != nil {
+		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
+	}
+	if t.model, err = newModel(t.folder, t.options, t.lora); err != nil || run != "" {
+		return err
+	}
+	if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
+		_, err = nn.CheckWeights(t.weights, t.model, t.rules)
 	}
 	return err
 }
 
 // evenly cuts layers into stages with about the same bytes of parameters.
-func evenly(layers []nn.NamedLayer, stages int) ([]int, error) {
+func evenly(model nn.Module, stages int) ([]int, error) {
 	var costs []float64
-	for _, l := range layers {
-		costs = append(costs, float64(1+stateBytes(l.Layer))) // layers without parameters are spread as well
+	for _, l := range nn.Summary(model) {
+		costs = append(costs, float64(1+l.Bytes)) // layers without parameters are spread as well
 	}
 	return plan.Partition(costs, stages)
 }
@@ -138,29 +153,6 @@ func (t *trained) close() (err error) {
 func settingsOf(c train.Choice) map[string]any {
 	settings, _ := c.Settings.(map[string]any)
 	return settings
-}
-
-// modelOfRecipe makes the model of a checkpoint in its folder, or by its name, without its weights.
-func modelOfRecipe(path, folder string, r train.Recipe) (m *nn.Sequential, a adapters, err error) {
-	var o models.Options
-	if !models.IsFolder(folder) && !slices.Contains(models.Names(), folder) {
-		return nil, a, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
-			"the Go program that has it, or penstock export", path, folder)
-	}
-	settings := settingsOf(r.Model)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		text := fmt.Sprint(settings[name])
-		if name == "lora" {
-			err = a.read(text)
-		} else {
-			err = models.Set(folder, &o, []string{name + "=" + text})
-		}
-		if err != nil {
-			return nil, a, fmt.Errorf("checkpoint %s: %w", path, err)
-		}
-	}
-	m, err = newModel(folder, o, a)
-	return m, a, err
 }
 
 // generator is predict --prompt: it continues a text.
@@ -249,9 +241,8 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 		return err
 	}
 	most := info.Defaults.Context
-	if chosen, has := settingsOf(t.recipe.Model)["context"].(json.Number); has && !models.IsFolder(t.folder) {
-		n, _ := chosen.Int64()
-		most = int(n)
+	if !models.IsFolder(t.folder) {
+		most = cmp.Or(t.options.Context, most)
 	}
 	if info.Kind != models.Text {
 		return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)

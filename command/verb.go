@@ -39,25 +39,30 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	if outUsage != "" {
 		option.Path(cmd.Flags(), &out, "out", outUsage)
 	}
-	formatFlag(cmd.Flags(), &format)
+	option.Word(cmd.Flags(), &format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOut(cmd, out, args...); err != nil {
+		if err := probe("out", out, args...); err != nil {
 			return err
 		}
 		r, err := find(cmd, args)
 		if err != nil {
 			return err
 		}
-		if out != "" {
-			if err = writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
-				return err
-			}
+		if out != "" && out != stdoutPath {
+			err = unwritable("out", out, writeFile(out, r.file))
 		}
-		if text, ok := r.line.([]byte); ok && format == "json" {
+		switch text, ok := r.line.([]byte); {
+		case err != nil:
+		case out == stdoutPath:
+			_, err = cmd.OutOrStdout().Write(r.file)
+		case format == "text":
+			err = printTable(cmd.OutOrStdout(), r.text)
+		case ok:
 			_, err = cmd.OutOrStdout().Write(text)
-			return err
+		default:
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(r.line)
 		}
-		return printResult(cmd, format, r.line, r.text)
+		return err
 	}
 	return cmd
 }
@@ -79,7 +84,7 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 
 // readChain checks for the needed flags and reads a chain.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
-	if err := need(cmd, needed...); err != nil {
+	if err := need(cmd.Flags(), needed...); err != nil {
 		return remat.Chain{}, err
 	}
 	return readParsed(cmd, path, planfile.ParseChain)
@@ -97,14 +102,6 @@ func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, e
 	return value, err
 }
 
-// checkOut refuses an --out that cannot be written or is an input.
-func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
-	if out == "" || standardOutput(cmd, out) != nil {
-		return nil
-	}
-	return probe("out", out, inputs...)
-}
-
 // chainTitle names a chain by its model and batch, or by its file.
 func chainTitle(c remat.Chain, path string) string {
 	switch {
@@ -114,18 +111,6 @@ func chainTitle(c remat.Chain, path string) string {
 		return c.Model
 	}
 	return fmt.Sprintf("%s, batch of %d", c.Model, c.Rows)
-}
-
-func formatFlag(s *pflag.FlagSet, to *string) {
-	option.Word(s, to, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
-}
-
-// printResult prints a result as a line of JSON, or by text, with tabs between columns.
-func printResult(cmd *cobra.Command, format string, result any, text func(w io.Writer)) error {
-	if format == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-	}
-	return printTable(cmd.OutOrStdout(), text)
 }
 
 // printTable aligns the columns of a text at its tabs.
@@ -140,9 +125,9 @@ func row(w io.Writer, cells ...any) {
 }
 
 // need refuses a command line that lacks one of these flags.
-func need(cmd *cobra.Command, flags ...string) error {
+func need(s *pflag.FlagSet, flags ...string) error {
 	for _, name := range flags {
-		if f := cmd.Flags().Lookup(name); !f.Changed {
+		if f := s.Lookup(name); !f.Changed {
 			arg, usage := pflag.UnquoteUsage(f)
 			return badUsage("--%s %s is needed: %s", name, arg, usage)
 		}
@@ -201,8 +186,6 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-func ms(seconds float64) string { return fmt.Sprintf("%.3f", 1000*seconds) }
-
 func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
 
 func inputName(path string) string {
@@ -235,29 +218,18 @@ func readInput(cmd *cobra.Command, path string) (text []byte, err error) {
 	return text, err
 }
 
-// standardOutput returns nil unless a path names standard output.
-func standardOutput(cmd *cobra.Command, path string) io.Writer {
-	if path == "/dev/stdout" {
-		return cmd.OutOrStdout()
-	}
-	return nil
-}
-
-// writeOut writes the text to the path of --out. A file is written as a whole or not at all.
-func writeOut(cmd *cobra.Command, path string, text []byte) error {
-	if stream := standardOutput(cmd, path); stream != nil {
-		_, err := stream.Write(text)
-		return err
-	}
-	return unwritable("out", path, writeFile(path, text))
-}
+const stdoutPath = "/dev/stdout"
 
 func writeFile(path string, text []byte) error {
 	return disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// probe checks before anything is computed that the file of a flag can be written and is no input.
+// probe checks before anything is computed that the file of a flag can be written and is no input. It may be
+// standard output, or "" for none.
 func probe(flag, path string, inputs ...string) error {
+	if path == "" || path == stdoutPath {
+		return nil
+	}
 	out, err := os.Stat(path)
 	for _, input := range inputs {
 		in, missing := os.Stat(input)

@@ -54,7 +54,7 @@ schedule gpipe --stages 2 --chunks 2 --latency 1 => --latency 1: want a time wit
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB => --bandwidth "1GB": want a rate such as 1.25GB/s
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB/s => want both --bandwidth and --activation
 schedule compare --stages 2 --chunks 2 --times f=1,i=1,w=1 --profile CHAIN => want one of them
-models resnet21 => NAME "resnet21": did you mean
+models resnet21 => "resnet21"; did you mean
 models --set width=4 => want the NAME of a model before it
 report DIR => --out FILE is needed
 report DIR --out DIR/a.html => : no step of a run there; want the directory of a run
@@ -105,7 +105,7 @@ AUTO --chunks 7 => --chunks 7: want a divisor of the 64 rows
 AUTO --memory-limit 20KiB => --memory-limit 20480: parameters, gradients and the optimizer's state
 AUTO --devices cpu:0,cpu:0 => cpu:0 is there twice
 AUTO --devices cpu:0 --rank 0 --processes 2 --rendezvous localhost:29500 => several processes have CPU
-train --plan auto --data synthetic => --model is needed
+train --plan auto --data synthetic => --model NAME is needed
 train --plan DIR/none --data synthetic => no such file
 `
 
