@@ -141,7 +141,7 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 	}
 	devices, each := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
 	if o.grouped && devices < each {
-		return badUsage("%d processes share %s; each needs one: want --stages %[1]d or more, or fewer processes",
+		return badUsage("%d processes share %s; each needs one: want --stages %[1]d, or fewer processes",
 			each, counted(devices, "device"))
 	}
 	if o.grouped { // processes have not met yet

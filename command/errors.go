@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,7 +57,8 @@ var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
 	"MinLR": "lr-schedule", "Rise": "lr-schedule", "DivFactor": "lr-schedule", "Gamma": "lr-schedule",
-	"FinalDivFactor": "lr-schedule", "StepSize": "lr-schedule",
+	"FinalDivFactor": "lr-schedule", "StepSize": "lr-schedule", "MicroBatches": "chunks",
+	"Schedules": "schedule", "Limit": "memory-limit", "plan Devices": "stages",
 }
 
 // flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
@@ -70,11 +72,7 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	name, known := flagOfField[e.Field]
-	if !known {
-		name = strings.ToLower(e.Field)
-	}
-	flag := s.Lookup(name)
+	flag := s.Lookup(cmp.Or(flagOfField[e.Of+" "+e.Field], flagOfField[e.Field], strings.ToLower(e.Field)))
 	if flag == nil {
 		return badUsage("%s", message(err))
 	}

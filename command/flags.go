@@ -32,7 +32,7 @@ type trainFlags struct {
 	allThreads, anyThreads bool                   // --threads all, and no --threads
 	config                 pipe.Config            // a nil Balance is found by timing the layers
 	limit                  int64                  // bytes; 0 is none
-	bytes                  map[torch.Device]int64 // limits of the plan's devices if limit is 0; may be nil
+	bytes                  map[torch.Device]int64 // limits of the plan's devices if limit is 0
 
 	batch, accumulate     int
 	dropLast              bool
@@ -207,7 +207,7 @@ func (f *rateFlag) read(text string) error {
 
 func namesFlags(s *pflag.FlagSet, f *modelFlags) {
 	modelFlag(s, &f.modelName)
-	option.Texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; penstock models NAME lists them")
+	option.Texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; see penstock models NAME")
 	f.lora.register(s)
 }
 

@@ -81,7 +81,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 			`environment variable RANK is "2"; want a whole number from 0 to 1; --processes, --rank and`},
 		{nil, []string{"--rank", "1", "--processes", "2"}, `environment variable MASTER_ADDR is ""`},
 		{threeOf4, []string{"--stages", "2"},
-			"4 processes share 2 devices; each needs one: want --stages 4 or more, or fewer processes"},
+			"4 processes share 2 devices; each needs one: want --stages 4, or fewer processes"},
 		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"},
 			"--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
 		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"},

@@ -265,7 +265,7 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
 		return nil
 	}
 	w, flag := &j.weights, "--init"
-	remedy := "rename with --init-rename OLD=NEW, skip with --init-skip NAME, load in part with --init-partial"
+	remedy := "rename by --init-rename OLD=NEW, skip by --init-skip NAME, or load a part by --init-partial"
 	if w.init == "" && models.IsFolder(j.modelName) {
 		flag, remedy = "--model", "want the config.json and the weights of one model"
 		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {
@@ -292,8 +292,8 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
 	for _, p := range nn.State(j.model) {
 		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(w.rules.Skip, p.Name) &&
 			!p.Trainable() {
-			err = badUsage("%s %s has no %s of this shape, and --lora freezes it; want --train-only classifier",
-				flag, w.init, p.Name)
+			err = badUsage("%s %s has no %s of this shape, and --lora freezes it; want --train-only "+
+				"classifier", flag, w.init, p.Name)
 		}
 	}
 	return err

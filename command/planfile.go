@@ -197,10 +197,7 @@ func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 			}
 		}
 	}
-	f.bytes = nil
-	if line.Bytes != nil {
-		f.bytes = map[torch.Device]int64{}
-	}
+	f.bytes = map[torch.Device]int64{}
 	for i := range min(len(line.Bytes), len(f.config.Devices)) {
 		f.bytes[f.config.Devices[i]] = line.Bytes[i]
 	}
@@ -396,7 +393,7 @@ func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link)
 	}
 	found, err := f.planModel(ctx, show, m)
 	if err != nil {
-		return planJSON{}, err
+		return planJSON{}, refusedPlan(j.flags, err)
 	}
 	system.TrimProcess()
 	return found.line(), nil

@@ -81,19 +81,15 @@ func (o *runOptions) pipelineProcesses() int { return max(o.member.Size/o.replic
 
 func (o *runOptions) processCount() int { return max(o.member.Size/o.membersHere, 1) }
 
-// devicesPerReplica returns by how much the device numbers of two replicas of this process differ.
-func (o *runOptions) devicesPerReplica() (n int) {
-	for _, d := range o.config.Devices {
-		n = max(n, d.Index+1)
-	}
-	return n
-}
-
 func (o runOptions) members() (all []runOptions) {
 	o.read = sync.OnceValues(o.open)
 	localGroups := make([]*group.Group, o.membersHere)
 	if o.grouped && o.membersHere == o.member.Size {
 		localGroups = group.Local(o.membersHere)
+	}
+	each := 0 // by how much the numbers of the devices of two replicas differ
+	for _, d := range o.config.Devices {
+		each = max(each, d.Index+1)
 	}
 	for k := range o.membersHere {
 		m := o
@@ -101,7 +97,7 @@ func (o runOptions) members() (all []runOptions) {
 		m.config.Devices = slices.Clone(o.config.Devices)
 		m.bytes = maps.Clone(o.bytes)
 		for i, d := range o.config.Devices {
-			m.config.Devices[i].Index += k * o.devicesPerReplica()
+			m.config.Devices[i].Index += k * each
 			if bytes, has := o.bytes[d]; has {
 				m.bytes[m.config.Devices[i]] = bytes
 			}

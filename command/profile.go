@@ -86,7 +86,7 @@ do. To plan for one device alone, give --devices 1.`,
 			measured, err := m.measure(cmd, batch, profile.Config{
 				Threads: f.threads, Devices: cmp.Or(devices, runtime.NumCPU()), Repeats: f.repeats,
 				Seed: f.seed, Autocast: f.autocast, Clock: clock, Balance: []int{layers}, Split: true,
-				Loss: m.loss()})
+				Loss: trainingLoss(m.samples.Task())})
 			if err != nil {
 				return r, err
 			}
@@ -105,7 +105,7 @@ do. To plan for one device alone, give --devices 1.`,
 			for _, l := range nn.Summary(m) {
 				state += l.Bytes
 			}
-			least, err := leastLimitOf(c.Chain)
+			_, least, err := leastLimit(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
 				showChain(w, c)
 				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch,

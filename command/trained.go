@@ -211,7 +211,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	var ids []int32
 	var text []byte
 	shown, out := 0, cmd.OutOrStdout()
-	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, func(id int64) error {
+	show := func(id int64) error {
 		if tokens == nil {
 			text = append(text, byte(id))
 		} else if int(id) < tokens.Len() { // models may have more
@@ -226,7 +226,8 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 		_, err := out.Write(text[shown:])
 		shown = len(text)
 		return err
-	})
+	}
+	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, show)
 	if err != nil {
 		return withRemedy(err)
 	}

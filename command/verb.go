@@ -39,7 +39,7 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	if outUsage != "" {
 		option.Path(cmd.Flags(), &out, "out", outUsage)
 	}
-	option.Word(cmd.Flags(), &format, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
+	option.Word(cmd.Flags(), &format, "format", "text", "`FORMAT` to print: text or json", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := probe("out", out, args...); err != nil {
 			return err
@@ -90,13 +90,26 @@ func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, 
 	return readParsed(cmd, path, planfile.ParseChain)
 }
 
-// readParsed reads and parses a file. A mistake in it is a usage error.
+// readParsed reads a file, a pipe or standard input and parses it. Its errors are usage errors.
 func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (value T, err error) {
-	text, err := readInput(cmd, path)
-	if err != nil {
-		return value, err
+	in := cmd.InOrStdin()
+	if !isStdin(path) {
+		var file *os.File
+		file, err = os.Open(path)
+		in = file
+		defer file.Close()
 	}
-	if value, err = parse(text); err != nil {
+	var text []byte
+	if err == nil {
+		text, err = disk.ReadStream(in, disk.MaxJSON)
+	}
+	if at := (*fs.PathError)(nil); errors.As(err, &at) {
+		err = at.Err
+	}
+	if err == nil {
+		value, err = parse(text)
+	}
+	if err != nil {
 		err = badUsage("%s: %s", inputName(path), message(disk.Short(err)))
 	}
 	return value, err
@@ -193,29 +206,6 @@ func inputName(path string) string {
 		return "standard input"
 	}
 	return path
-}
-
-// readInput reads a file, a pipe or standard input. Its errors are usage errors that name the input.
-func readInput(cmd *cobra.Command, path string) (text []byte, err error) {
-	in := cmd.InOrStdin()
-	if !isStdin(path) {
-		var file *os.File
-		if file, err = os.Open(path); err == nil {
-			defer file.Close()
-		}
-		in = file
-	}
-	if err == nil {
-		text, err = disk.ReadStream(in, disk.MaxJSON)
-	}
-	var at *fs.PathError
-	if errors.As(err, &at) {
-		err = at.Err
-	}
-	if err != nil {
-		err = badUsage("%s: %w", inputName(path), err)
-	}
-	return text, err
 }
 
 const stdoutPath = "/dev/stdout"
