@@ -61,11 +61,6 @@ var flagOfField = map[string]string{
 	"Schedules": "schedule", "Limit": "memory-limit", "plan Devices": "stages",
 }
 
-// flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
-func flagOf(field string) string {
-	return "--" + strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
-}
-
 // inFlags turns a *pipe.ConfigError into a usage error that names the flag in place of the field.
 func inFlags(s *pflag.FlagSet, err error) error {
 	var e *pipe.ConfigError

@@ -102,8 +102,8 @@ func TestEvalOfOtherRows(t *testing.T) {
 	const straight = "%d,%d,%g"
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "mlp", "--set", "width=16", "--data", "csv", "--data-dir",
-		table("a.csv", 200, "a,b,sum", straight), "--data-set", "standardise=1,task=regression", "--batch", "20",
-		"--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "40", "--out", out)
+		table("a.csv", 200, "a,b,sum", straight), "--data-set", "standardise=1,task=regression", "--batch",
+		"20", "--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "40", "--out", out)
 	ten := table("ten.csv", 10, "a,b,sum", straight)
 	few := evaluated(t, out, "--data-dir", ten, "--part", "all")
 	if few.Samples != 10 || *few.MSE > 0.1 {
@@ -345,8 +345,8 @@ func TestPredictFromStandardInput(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "mlp", "--set", "width=8", "--data", "csv", "--data-dir",
-		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1", "--steps",
-		"2", "--out", out)
+		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1",
+		"--steps", "2", "--out", out)
 	predicted := func(stdin, file string) string {
 		args := []string{"predict", out, file}
 		if stdin == "" {

@@ -93,20 +93,12 @@ func (a *adapters) register(s *pflag.FlagSet) {
 func (a *adapters) read(text string) error {
 	a.LoRA = nn.LoRA{Alpha: 8, Layers: []string{"*.q_proj", "*.v_proj"}}
 	rank := 8
-	number := func(name, byDefault string, to *float64, end float64) setting.Setting {
-		return setting.Setting{Name: name, Default: byDefault, Value: func(text string) (err error) {
-			if *to, err = strconv.ParseFloat(text, 64); err != nil || !(*to >= 0 && *to < end) {
-				err = fmt.Errorf("a number from 0 to below %v", end)
-			}
-			return err
-		}}
-	}
-	err := setting.Set("--lora", []setting.Setting{{Name: "r", Default: "8", Value: &rank},
-		number("alpha", "8", &a.Alpha, 1e6), number("dropout", "0", &a.Dropout, 1),
-		{Name: "layers", Default: "*.q_proj *.v_proj", Value: func(text string) error {
-			if a.Layers = strings.Fields(text); a.Layers == nil {
-				return errors.New("names of linear layers with blanks between them")
-			}
+	err := setting.Set("--lora", []setting.Setting{
+		{Name: "r", Default: "8", Value: &rank},
+		{Name: "alpha", Default: "8", Value: (*setting.Number)(&a.Alpha)},
+		{Name: "dropout", Default: "0", Value: (*setting.Number)(&a.Dropout)},
+		{Name: "layers", Default: "*.q_proj *.v_proj", Value: func(names string) error {
+			a.Layers = strings.Fields(names)
 			return nil
 		}}}, []string{text})
 	a.Rank = int64(rank)
@@ -200,21 +192,17 @@ func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) e
 // endTokens returns the tokens that end a text of the model in a folder.
 func endTokens(folder string) (ends []int64) {
 	for _, name := range []string{"generation_config.json", configFile} {
-		var config struct {
-			EOS any `json:"eos_token_id"`
+		var one struct {
+			EOS *int64 `json:"eos_token_id"`
 		}
-		content, err := disk.Read(filepath.Join(folder, name), disk.MaxJSON)
-		if err != nil || json.Unmarshal(content, &config) != nil {
-			continue
+		var several struct {
+			EOS []int64 `json:"eos_token_id"`
 		}
-		list, several := config.EOS.([]any)
-		if !several {
-			list = []any{config.EOS}
-		}
-		for _, id := range list {
-			if id, ok := id.(float64); ok {
-				ends = append(ends, int64(id))
-			}
+		content, _ := disk.Read(filepath.Join(folder, name), disk.MaxJSON) // it may be missing
+		if json.Unmarshal(content, &one) == nil && one.EOS != nil {
+			ends = append(ends, *one.EOS)
+		} else if json.Unmarshal(content, &several) == nil {
+			ends = append(ends, several.EOS...)
 		}
 	}
 	return ends

@@ -51,7 +51,8 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"},
 			group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
 		{threeOf4, []string{"--join-timeout", "90s", "--silence", "10s"}, group.Config{Rank: 3, Size: 4,
-			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second, Silence: 10 * time.Second}, 4},
+			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second,
+			Silence: 10 * time.Second}, 4},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {

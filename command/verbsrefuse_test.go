@@ -81,7 +81,7 @@ plan CHAIN --chunks 4 --stages 2 --seed 3 => --seed 3 has no effect with a CHAIN
 plan CHAIN --chunks 4 --stages 2 --repeats 3 => --repeats 3 has no effect with a CHAIN
 plan CHAIN --chunks 4 --stages 2 --tf32 => --tf32 true has no effect with a CHAIN
 plan CHAIN --chunks 4 --stages 2 --window 9 => --window 9 has no effect with a CHAIN
-plan CHAIN --chunks 4 --stages 2 --schedule gpipe,zb-v --virtual 2 => --virtual 2 has no effect with --schedule gpipe,zb-v
+plan CHAIN --chunks 4 --stages 2 --schedule gpipe,zb-v --virtual 2 => --virtual 2 has no effect with --sch
 plan CHAIN --chunks 4 --stages 2 --replicas 2 => --batch: want the rows of a step
 plan CHAIN --batch 8 --replicas 3 --machine ONE => --replicas 3: want divisors of the 8 rows
 plan CHAIN --batch 8 --model mlp --stages 2 => want one of the two
@@ -114,12 +114,14 @@ func TestVerbsRefuse(t *testing.T) {
 	gone := fmt.Sprint(torch.CUDADevices())
 	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "MLP", "plan --model mlp",
 		"AUTO", "train --model mlp --data synthetic --batch 64 --steps 1 --plan auto", "ONE",
-		textFile(t, "machine.json", `{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`),
+		textFile(t, "machine.json",
+			`{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`),
 		"BROKEN", textFile(t, "broken.json",
-			`{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,"output_bytes":5,
-		"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],"loss":{"tmp_bytes":1,"backward_us":2}}`),
-		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,"time_us":1,
-		"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
+			`{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,
+			"output_bytes":5,"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],
+			"loss":{"tmp_bytes":1,"backward_us":2}}`),
+		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,
+			"time_us":1,"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
 	for row := range strings.Lines(refusals) {
 		line, want, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(row, "GONE", gone)), " => ")
 		r := command(t, strings.Fields(names.Replace(line))...)
