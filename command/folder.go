@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,9 +15,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
-	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -92,16 +93,16 @@ func (a *adapters) register(s *pflag.FlagSet) {
 
 func (a *adapters) read(text string) error {
 	a.LoRA = nn.LoRA{Alpha: 8, Layers: []string{"*.q_proj", "*.v_proj"}}
-	rank := 8
-	err := setting.Set("--lora", []setting.Setting{
-		{Name: "r", Default: "8", Value: &rank},
-		{Name: "alpha", Default: "8", Value: (*setting.Number)(&a.Alpha)},
-		{Name: "dropout", Default: "0", Value: (*setting.Number)(&a.Dropout)},
-		{Name: "layers", Default: "*.q_proj *.v_proj", Value: func(names string) error {
+	rank := int64(8)
+	err := arg.Set("--lora", []arg.Setting{
+		{Name: "r", Default: "8", Read: arg.Whole(&rank, 1, math.MaxInt32)},
+		{Name: "alpha", Default: "8", Read: arg.Amount(&a.Alpha, 1e6)},
+		{Name: "dropout", Default: "0", Read: arg.Amount(&a.Dropout, 1)},
+		{Name: "layers", Default: "*.q_proj *.v_proj", Read: func(names string) error {
 			a.Layers = strings.Fields(names)
 			return nil
 		}}}, []string{text})
-	a.Rank = int64(rank)
+	a.Rank = rank
 	return err
 }
 
