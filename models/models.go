@@ -81,7 +81,7 @@ func Register(info Info, build func(Options) (*nn.Sequential, error)) error {
 			"for text [length]", info.Input)
 	}
 	if problem != "" {
-		return &ConfigError{Of: "models", Field: "Model", Value: info.Name, Remedy: problem}
+		return &arg.ConfigError{Of: "models", Field: "Model", Value: info.Name, Remedy: problem}
 	}
 	if info.Kind == Text {
 		info.Defaults.Context = cmp.Or(d.Context, int(info.Input[0]))
@@ -146,7 +146,7 @@ func find(name string) (model, error) {
 	}
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || m.also == name })
 	if i < 0 || name == "" {
-		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
+		return model{}, &arg.ConfigError{Of: "models", Field: "Model", Value: name,
 			Remedy: arg.OneOf(name, Names())}
 	}
 	return registry[i], nil

@@ -54,8 +54,6 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	return b.leave(c, ys)
 }
 
-func (l checkpointed) OverwritesInput() bool { return false }
-
 // Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and again with one
 // inside of Backward. Each run gets its own context and tensors of the same values. f must depend
 // only on these and on parameters, and keep none of them. Elements of xs and of the result may be

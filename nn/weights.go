@@ -169,7 +169,7 @@ func ParseRename(text string) (Rename, error) {
 	return Rename{from, to}, nil
 }
 
-func (r Rename) String() string { return r.Old + "=" + r.New }
+func (r Rename) text() string { return r.Old + "=" + r.New }
 
 func (r Rename) apply(name string) (renamed string, matches bool) {
 	if r.Old == "" {
@@ -232,7 +232,7 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		for _, r := range o.Rename {
 			var matches bool
 			name, matches = r.apply(name)
-			matched[r.String()] = matched[r.String()] || matches
+			matched[r.text()] = matched[r.text()] || matches
 		}
 		renamed[i] = name
 		if other, taken := there[name]; taken {
@@ -281,7 +281,7 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	}
 	rules := slices.Clone(o.Skip)
 	for i, r := range o.Rename {
-		rules = slices.Insert(rules, i, r.String())
+		rules = slices.Insert(rules, i, r.text())
 	}
 	w.Unmatched = slices.DeleteFunc(rules, func(rule string) bool { return matched[rule] })
 	return w
