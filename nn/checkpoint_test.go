@@ -274,17 +274,18 @@ func TestCheckpointedObservesDeferredStatisticsOnce(t *testing.T) {
 	}
 }
 
-// fallible is a model of nested wrappers with skips in every direction, one layer of which does
+// fallible is a model of nested wrappers with skips inside and around, one layer of which does
 // what fail says. In its second run a layer sees Recomputing.
 func fallible(fail func(c *nn.Ctx)) *nn.Sequential {
 	failing := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		fail(c)
 		return c.Op("aten::tanh", x)
 	})
-	inner := nn.NewSequential(stashing("inner"), nn.NewLinear(4, 4), popping("in"), failing,
-		popping("inner"), stashing("out"))
-	return nn.NewSequential(nn.NewTanh(), stashing("in"), nn.Checkpointed(nn.NewSequential(nn.NewLinear(4,
-		4)).Add("deep", nn.Checkpointed(inner))), nn.NewTanh(), popping("out"))
+	inner := nn.NewSequential(stashing("inner"), nn.NewLinear(4, 4), failing, popping("inner"))
+	outer := nn.NewSequential(nn.NewLinear(4, 4)).Add("deep", nn.Checkpointed(inner))
+	return nn.NewSequential(nn.NewTanh(), stashing("around"),
+		nn.Checkpointed(outer.Add("stash", stashing("out")).Add("pop", popping("out"))), nn.NewTanh(),
+		popping("around"))
 }
 
 // However a layer fails, in whichever run: what it failed with comes out as it is, the path is the
@@ -343,7 +344,7 @@ func TestFailuresInCheckpoints(t *testing.T) {
 					return c.Path(), failed
 				}
 				path, failed := run()
-				if !row.is(failed) || path != "2.deep.3" {
+				if !row.is(failed) || path != "2.deep.2" {
 					t.Errorf("got %v at %q", failed, path)
 				}
 				a.Device().SetLimit(0)
@@ -400,8 +401,8 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 		return nn.NewSequential(double, wrap(chain(nn.NewReLUInPlace(), tanhs(4))))
 	}
 	skipping := func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(tanhs(1), stashing("in"), wrap(chain(tanhs(2), popping("in"), tanhs(1),
-			stashing("out"), tanhs(2))), tanhs(1), popping("out"))
+		return nn.NewSequential(tanhs(1), stashing("around"), wrap(chain(stashing("in"), tanhs(2),
+			popping("in"), tanhs(2))), tanhs(1), popping("around"))
 	}
 	tuple := func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(wrap(mapping(func(c *nn.Ctx, xs list) list {
@@ -422,8 +423,8 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 		{"the ReLU's output and those of four Tanh", overwriting, bare, 5 * activation},
 		{"the copy for a layer that works in place is not kept", overwriting, nn.Checkpointed,
 			2 * activation},
-		{"skips: seven outputs of Tanh and the sum at the end", skipping, bare, 8 * activation},
-		{"input and skip into the wrapper are one memory; then the Tanh after it, and the sum", skipping,
+		{"skips: six outputs of Tanh and the sum at the end", skipping, bare, 7 * activation},
+		{"input and skip around the wrapper are one memory; then the Tanh after it, and the sum", skipping,
 			nn.Checkpointed, 3 * activation},
 		{"what is given twice is held once, and integers are held", tuple, nn.Checkpointed, activation +
 			8*100},
@@ -547,9 +548,13 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 			}
 		}
 	}
-	lone := nn.Checkpointed(popping("a"))
-	err := torch.Try(func() { lone.Forward(nn.NewCtx(c, nn.Config{}), c.Ones(torch.Float32, 2)) })
-	if err == nil || !strings.Contains(err.Error(), "run the layer as part of an nn.Sequential") {
-		t.Errorf("outside of a model: %v", err)
+	for want, model := range map[string]*nn.Sequential{
+		`"0" stashes "a", which no layer pops`: nn.NewSequential(nn.Checkpointed(stashing("a")), popping("a")),
+		`"1" pops "a", which no layer stashes`: nn.NewSequential(stashing("a"), nn.Checkpointed(popping("a"))),
+	} {
+		err := torch.Try(func() { model.Forward(nn.NewCtx(c, nn.Config{}), c.Ones(torch.Float32, 2)) })
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
 	}
 }

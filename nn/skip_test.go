@@ -586,7 +586,34 @@ func drawModel(t *rapid.T, wild bool) *plan {
 			p.pops = append(p.pops, key)
 		}
 	}
+	root.checkpointWhole(root.uses())
 	return root
+}
+
+// checkpointWhole takes the checkpoints from parts that do not have both ends of their skips.
+func (p *plan) checkpointWhole(all map[nn.SkipKey]int) {
+	for key, n := range p.uses() {
+		if n != all[key] {
+			p.checkpoints = 0
+		}
+	}
+	for _, child := range p.children {
+		child.checkpointWhole(all)
+	}
+}
+
+// uses counts the stashes and pops of each skip.
+func (p *plan) uses() map[nn.SkipKey]int {
+	out := map[nn.SkipKey]int{}
+	for _, key := range slices.Concat(p.stashes, p.pops) {
+		out[key]++
+	}
+	for _, child := range p.children {
+		for key, n := range child.uses() {
+			out[key] += n
+		}
+	}
+	return out
 }
 
 func named(list []nn.SkipKey, name string) bool {

@@ -496,6 +496,7 @@ func (m *randomNet) stash(made bool) {
 		return x
 	})
 	l.Stashes(name)
+	m.wrapNext = false // a wrapper has both ends of its skips
 	m.add(l)
 }
 
@@ -511,6 +512,7 @@ func (m *randomNet) pop(i int) {
 		return c.Op("aten::tanh", c.Add(c.Mul(x, skip), c.Add(x, skip)))
 	})
 	l.Pops(name)
+	m.wrapNext = false
 	m.add(l)
 }
 
