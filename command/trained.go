@@ -102,6 +102,7 @@ func (t *trained) makeModel() (err error) {
 	t.folder = modelFolder(t.recipe.Model.Name, run)
 	if t.model, t.lora, err = modelOfRecipe(c.Path, t.folder, t.recipe); err == nil && run == "" {
 		if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
+			t.rules.Unfilled = true
 			_, err = nn.CheckWeights(t.weights, t.model, t.rules)
 		}
 	}

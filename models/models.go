@@ -35,6 +35,9 @@ type Info struct {
 	// Defaults are the values of zeros in Options. The model has no options that are zero here,
 	// except perhaps Dropout.
 	Defaults Options
+	// Mean and Std normalise the pictures that the model was made for, from 0 to 1, by channel. Nil is
+	// not known.
+	Mean, Std []float64
 }
 
 type model struct {

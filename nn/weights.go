@@ -25,6 +25,9 @@ type WeightsConfig struct {
 	// Existing loads no parameters that are not materialised, for a model that several processes
 	// share. The file must contain them nevertheless.
 	Existing bool
+	// Unfilled makes Materialise allocate the parameters that the file has without initial values.
+	// They must then be loaded.
+	Unfilled bool
 }
 
 type WeightsReport struct {
@@ -93,6 +96,11 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 	if problems := w.problems(); len(problems) > 0 {
 		file.Close() // it was only read
 		return nil, nil, &WeightsError{path, problems}
+	}
+	for _, p := range State(m) {
+		if o.Unfilled && w.from[p.Name] != "" {
+			p.SetInit(func(*torch.Ctx, *torch.Tensor) {})
+		}
 	}
 	return file, w, nil
 }
