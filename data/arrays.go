@@ -29,12 +29,11 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 	a := &arraySet{input: numbers{Array: input}, target: target}
 	a.info = Info{Name: name, Classes: classes, Source: input.Kind,
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}
-	if input.Kind == Uint8 {
+	if shape := a.info.Input.Shape; input.Kind == Float32 && len(shape) == 3 {
+		a.info.Pad = make([]float32, shape[0])
+	} else if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 		a.tables = a.info.byteTables()
-	}
-	if shape := a.info.Input.Shape; a.info.Input.Kind == Float32 && len(shape) == 3 {
-		a.info.Pad = make([]float32, shape[0])
 	}
 	if err := a.info.checkShapes(); err != nil {
 		return nil, err
@@ -124,7 +123,6 @@ func (a *arraySet) normalise(mean, std []float64) error {
 	}
 	if a.input.Kind == Uint8 {
 		a.tables = a.info.byteTables()
-		a.info.Pad = blackPixel(a.tables)
 		return nil
 	}
 	size := a.info.Input.Size()
@@ -166,13 +164,13 @@ func (i Info) normaliseSample(to []float32, from numbers, row int) {
 	}
 }
 
-// byteTables returns the value of each byte in each channel. Inputs other than images have one channel.
-func (i Info) byteTables() [][256]float32 {
-	channels := 1
-	if len(i.Input.Shape) == 3 {
-		channels = int(i.Input.Shape[0])
+// byteTables returns the value of each byte in each channel, and sets Pad. Inputs other than images have one
+// channel.
+func (i *Info) byteTables() [][256]float32 {
+	tables := make([][256]float32, 1)
+	if i.Pad = nil; len(i.Input.Shape) == 3 {
+		tables, i.Pad = make([][256]float32, i.Input.Shape[0]), make([]float32, i.Input.Shape[0])
 	}
-	tables := make([][256]float32, channels)
 	for c := range tables {
 		for pixel := range tables[c] {
 			// the same bits as torchvision's ToTensor and Normalize
@@ -181,15 +179,11 @@ func (i Info) byteTables() [][256]float32 {
 				tables[c][pixel] = (float32(pixel)/255 - float32(i.Mean[c])) / float32(i.Std[c])
 			}
 		}
+		if i.Pad != nil {
+			i.Pad[c] = tables[c][0]
+		}
 	}
 	return tables
-}
-
-func blackPixel(tables [][256]float32) (pad []float32) {
-	for _, table := range tables {
-		pad = append(pad, table[0])
-	}
-	return pad
 }
 
 // finite reports whether x is finite as a float32.

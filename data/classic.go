@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -95,18 +96,17 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 }
 
 func decodeMNIST(paths []string) (images, labels Array, err error) {
-	if images, err = readArray(paths[0], decodeIDX); err == nil {
-		labels, err = readArray(paths[1], decodeIDX)
+	x, wrong := readArray(paths[0], decodeIDX)
+	y, err := readArray(paths[1], decodeIDX)
+	if err = cmp.Or(wrong, err); err != nil {
+		return images, labels, err
 	}
-	if err == nil && (len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[1] != 28 ||
-		images.Shape[2] != 28) {
-		err = fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]", paths[0],
-			images.Shape, labels.Shape)
+	if len(x.Shape) != 3 || len(y.Shape) != 1 || x.Shape[1] != 28 || x.Shape[2] != 28 {
+		return images, labels, fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]",
+			paths[0], x.Shape, y.Shape)
 	}
-	if err == nil {
-		images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
-	}
-	return images, labels, err
+	x.Shape = slices.Insert(x.Shape, 1, 1) // a channel
+	return x.Array, y.Array, nil
 }
 
 // decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.

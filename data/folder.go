@@ -82,7 +82,6 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 		return nil, nil, err
 	}
 	tables := info.byteTables()
-	info.Pad = blackPixel(tables)
 	var sets []Dataset
 	for _, part := range files {
 		sets = append(sets, &folder{info, part, tables})

@@ -47,12 +47,8 @@ type input struct {
 // Inputs with fewer tokens than a sample are followed by zeros; Length is the number of their tokens.
 // NewInputs reads text and arrays, and the header of pictures; Fill reads the pictures. Errors name the
 // file.
-func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
-	x, err := newInputs(info, t, paths)
-	return x, named("inputs", err)
-}
-
-func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
+func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (_ *Inputs, err error) {
+	defer func() { err = named("inputs", err) }()
 	x := &Inputs{info: info, tokenizer: t}
 	if len(paths) == 0 {
 		return nil, errors.New("no files; want at least one")
@@ -170,39 +166,43 @@ func (x *Inputs) addArray(path string, a numbers) error {
 }
 
 // addTable adds the rows of a table. It has the separator that gives its first line the samples' columns.
-func (x *Inputs) addTable(path string, content []byte) error {
+func (x *Inputs) addTable(path string, content []byte) (err error) {
 	if err := disk.CheckUTF8(content); err != nil {
 		return err
 	}
-	var wrong error
 	for _, separator := range ",;\t" {
 		var columns []int
-		var rows numbers
-		err := CSV{Separator: separator}.read(content, func(first []string) (names bool, err error) {
-			if columns, names = x.columns(first); columns == nil {
-				want := fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
-				if x.info.Columns != nil {
-					want = strings.Join(x.info.Columns, ", ") + ", of which the last may be left out"
+		var all []float64
+		var failed error
+		for line, record := range (CSV{Separator: separator}).lines(content, &failed) {
+			if columns == nil {
+				var names bool
+				if columns, names = x.columns(record); columns == nil {
+					failed = fmt.Errorf("line %d: it has %d columns; want %s", line, len(record), x.wantedColumns())
+					break
+				} else if names {
+					continue
 				}
-				err = fmt.Errorf("it has %d columns: want %s", len(first), want)
 			}
-			return names, err
-		}, func(line int, record []string) (err error) {
-			rows.exact, err = appendNumbers(rows.exact, line, record, columns)
-			return err
-		})
-		if wrong = cmp.Or(wrong, err); columns == nil {
-			continue
+			if all, failed = appendNumbers(all, line, record, columns); failed != nil {
+				break
+			}
 		}
-		rows.Float32 = converted[float32](rows.exact)
-		for row := range len(rows.exact) / len(columns) {
-			floats := make([]float32, len(columns))
-			x.info.normaliseSample(floats, rows, row)
-			x.inputs = append(x.inputs, input{path: path, row: row, floats: floats})
+		if n := len(columns); n > 0 {
+			shape := []int64{int64(len(all) / n), int64(n), 1, 1}
+			return cmp.Or(failed, x.addArray(path, numbers{Array{Kind: Float32, Shape: shape,
+				Float32: converted[float32](all)}, all}))
 		}
-		return err
+		err = cmp.Or(err, failed)
 	}
-	return wrong
+	return err
+}
+
+func (x *Inputs) wantedColumns() string {
+	if x.info.Columns != nil {
+		return strings.Join(x.info.Columns, ", ") + ", of which the last may be left out"
+	}
+	return fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
 }
 
 // columns returns the inputs' columns of a table, and whether its first line has their names; nil if it has

@@ -15,7 +15,7 @@ func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err er
 	return train, test, named(set.Info().Name, err)
 }
 
-// split is Split. With textEnd, the last samples of a text are used for testing.
+// split is Split. With textEnd, the last samples of a text without prompts are used for testing.
 func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test Dataset, err error) {
 	n := set.Len()
 	switch share = cmp.Or(share, 0.1); {
@@ -25,7 +25,7 @@ func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test D
 		return nil, nil, fmt.Errorf("%d samples; want at least 2, one to train and one to test with", n)
 	}
 	tested := min(int(math.Ceil(share*float64(n))), n-1)
-	if t, ok := set.(*textSet); ok && textEnd {
+	if t, ok := set.(*textSet); ok && textEnd && !t.prompts {
 		training, testing := *t, *t
 		training.length, testing.first, testing.length = n-tested, n-tested, tested
 		return &training, &testing, nil

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,32 +26,6 @@ type JSONL struct {
 	Begin, End string
 }
 
-// jsonlSet is a Dataset of texts with targets for some of their tokens. Sample i has the window+1 tokens
-// from i·(window+1) on.
-type jsonlSet struct {
-	info    Info
-	tokens  []int32
-	targets []int32 // the tokens, or Ignored
-}
-
-func (s *jsonlSet) Len() int   { return len(s.tokens) / (s.info.Input.Size() + 1) }
-func (s *jsonlSet) Info() Info { return s.info }
-
-func (s *jsonlSet) Fill(batch *Batch, indices []int) error {
-	if err := batch.resize(s, indices); err != nil {
-		return err
-	}
-	window := s.info.Input.Size()
-	for row, index := range indices {
-		at := index * (window + 1)
-		for i := range window {
-			batch.Input.Int64[row*window+i] = int64(s.tokens[at+i])
-			batch.Target.Int64[row*window+i] = int64(s.targets[at+i+1])
-		}
-	}
-	return nil
-}
-
 // openJSONL reads lines of {"text": ...}, or of {"prompt": ..., "completion": ...}, whose prompts are
 // Ignored.
 func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
@@ -61,12 +36,10 @@ func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var sets []*jsonlSet
+	var sets []*textSet
 	for _, path := range paths {
-		s := &jsonlSet{info: Info{Name: "jsonl", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum(),
-			Input: Spec{Int64, []int64{int64(o.Window)}}}}
-		s.info.Target = s.info.Input
-		if err := s.read(path, t, o); err != nil {
+		s, err := readJSONL(path, t, o)
+		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", path, err)
 		}
 		sets = append(sets, s)
@@ -74,82 +47,74 @@ func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// line is a line of a file, with either Text or both others.
-type line struct{ Text, Prompt, Completion *string }
-
-func (s *jsonlSet) read(path string, t *tokenizer.Tokenizer, o Options) error {
-	content, err := disk.Read(path, MaxText)
+func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error) {
+	lines, err := disk.Read(path, MaxText)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	begin, err := specialToken(t, o.JSONL.Begin)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	end, err := endToken(t, o.JSONL.End)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	number := 0
-	for text := range bytes.Lines(content) {
+	var content []byte
+	number, trained := 0, false
+	for line := range bytes.Lines(lines) {
 		number++
-		if text = bytes.TrimSpace(text); len(text) == 0 {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		var l line
-		err := json.Unmarshal(text, &l)
-		switch {
-		case err != nil:
-		case (l.Text != nil) == (l.Prompt != nil) || (l.Prompt != nil) != (l.Completion != nil):
-			err = errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
-		case l.Text != nil:
-			err = s.add(t, begin, *l.Text, "", end, o)
-		default:
-			err = s.add(t, begin, *l.Completion, *l.Prompt, end, o)
-		}
+		prompt, text, err := encodeLine(line, t)
 		if err != nil {
-			return fmt.Errorf("line %d: %w", number, err)
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		tokens, ignored := slices.Concat(begin, prompt, text, end), len(begin)+len(prompt)
+		length := len(tokens)
+		if o.JSONL.Apart {
+			length = o.Window + 1
+		}
+		for i := range length {
+			token := uint32(ignoredBit) // padding
+			if i < len(tokens) && i < ignored {
+				token |= uint32(tokens[i])
+			} else if i < len(tokens) {
+				token, trained = uint32(tokens[i]), true
+			}
+			content = binary.LittleEndian.AppendUint32(content, token)
 		}
 	}
-	size := o.Window + 1
-	if rest := len(s.tokens) % size; len(s.tokens) < size {
-		return fmt.Errorf("%d tokens; want at least %d for one sample: more text or a shorter window",
-			len(s.tokens), size)
-	} else if rest > 0 {
-		s.tokens, s.targets = s.tokens[:len(s.tokens)-rest], s.targets[:len(s.targets)-rest]
+	set, err := newText(content, 4, o.Window, Info{Name: "jsonl", Classes: t.Len(), Source: Int64,
+		Tokenizer: t.Sum()})
+	if err == nil && !trained {
+		err = fmt.Errorf("no token of a completion is within the %d tokens of a sample; want a longer window",
+			o.Window+1)
 	}
-	if !slices.ContainsFunc(s.targets, func(id int32) bool { return id != Ignored }) {
-		return fmt.Errorf("no token of a completion is within the %d tokens of a sample; want a longer window",
-			size)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	set.prompts = true
+	return set, nil
 }
 
-// add appends a text after a prompt that is not trained.
-func (s *jsonlSet) add(t *tokenizer.Tokenizer, begin []int32, text, prompt string, end []int32,
-	o Options) error {
-	asked, err := t.Encode([]byte(prompt))
-	if err != nil {
-		return err
+// encodeLine returns the tokens of a line's prompt, if it has one, and of its text or completion.
+func encodeLine(content []byte, t *tokenizer.Tokenizer) (prompt, text []int32, err error) {
+	var line struct{ Text, Prompt, Completion *string }
+	if err := json.Unmarshal(content, &line); err != nil {
+		return nil, nil, err
 	}
-	said, err := t.Encode([]byte(text))
-	if err != nil {
-		return err
+	if line.Text != nil && line.Prompt == nil && line.Completion == nil {
+		line.Prompt, line.Completion, line.Text = new(""), line.Text, nil
 	}
-	tokens := slices.Concat(begin, asked, said, end)
-	targets := slices.Clone(tokens)
-	for i := range len(begin) + len(asked) {
-		targets[i] = Ignored
+	if line.Text != nil || line.Prompt == nil || line.Completion == nil {
+		return nil, nil, errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
 	}
-	if o.JSONL.Apart {
-		size := o.Window + 1
-		for len(tokens) < size {
-			tokens, targets = append(tokens, 0), append(targets, Ignored)
-		}
-		tokens, targets = tokens[:size], targets[:size]
+	if prompt, err = t.Encode([]byte(*line.Prompt)); err == nil {
+		text, err = t.Encode([]byte(*line.Completion))
 	}
-	s.tokens, s.targets = append(s.tokens, tokens...), append(s.targets, targets...)
-	return nil
+	return prompt, text, err
 }
 
 // specialToken returns the token that text is, or none for "".

@@ -62,18 +62,18 @@ func decodeNPY(file []byte) (numbers, error) {
 // decodeIDX decodes an array of bytes in the IDX format, plain or compressed with gzip. The format
 // (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind (8: unsigned bytes), a byte
 // for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
-func decodeIDX(file []byte) (Array, error) {
+func decodeIDX(file []byte) (numbers, error) {
 	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
 		unzipped, err := gzip.NewReader(bytes.NewReader(file))
 		if err == nil {
 			file, err = disk.ReadStream(unzipped, disk.MaxUnzip)
 		}
 		if err != nil {
-			return Array{}, fmt.Errorf("the gzip data: %w", err)
+			return numbers{}, fmt.Errorf("the gzip data: %w", err)
 		}
 	}
 	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
-		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
+		return numbers{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
 			"or no IDX file of bytes", file[:min(len(file), 4)])
 	}
 	var shape []int64
@@ -81,8 +81,7 @@ func decodeIDX(file []byte) (Array, error) {
 	for range file[3] {
 		shape, rest = append(shape, int64(binary.BigEndian.Uint32(rest))), rest[4:]
 	}
-	all, err := decodeNumbers(rest, "|u1", shape)
-	return all.Array, err
+	return decodeNumbers(rest, "|u1", shape)
 }
 
 // decodeNumbers decodes the numbers of an array. descr is NumPy's name of their format. It checks the
@@ -125,13 +124,12 @@ func decoded[N number](content []byte, width int) []N {
 	return all
 }
 
-func readArray[A any](path string, decode func([]byte) (A, error)) (array A, err error) {
+func readArray(path string, decode func([]byte) (numbers, error)) (array numbers, err error) {
 	content, err := disk.Read(path, disk.MaxArray)
-	if err != nil {
-		return array, err
-	}
-	if array, err = decode(content); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
+	if err == nil {
+		if array, err = decode(content); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return array, err
 }

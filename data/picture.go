@@ -45,8 +45,7 @@ func readPicture(path string) (picture image.Image, free func(), err error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w; want a PNG, JPEG or GIF that is whole: replace the file, or remove it",
-			path,
-			err)
+			path, err)
 	}
 	return picture, free, err
 }

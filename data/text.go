@@ -32,7 +32,11 @@ type textSet struct {
 	what          string // describes the source: "5 bytes"
 	width         int    // bytes of a token, little-endian
 	first, length int    // samples of the source
+	prompts       bool   // tokens above ignoredBit are Ignored as targets
 }
+
+// ignoredBit marks tokens of prompts, and padding.
+const ignoredBit = 1 << 31
 
 // NewTokens returns a data set of tokens with window tokens in a sample:
 //
@@ -89,12 +93,19 @@ func (t *textSet) Fill(batch *Batch, indices []int) error {
 		input, target := batch.Input.Int64[row*window:][:window], batch.Target.Int64[row*window:][:window]
 		for i := range window + 1 {
 			token := readToken(content[i*t.width:], t.width)
+			ignored := t.prompts && token >= ignoredBit
+			if ignored {
+				token -= ignoredBit
+			}
 			if token >= int64(t.info.Classes) {
 				return fmt.Errorf("data: %s: %s: token %d is %d; want 0 to %d: more classes, or another type",
 					t.info.Name, t.what, from+i, token, t.info.Classes-1)
 			}
 			if i < window {
 				input[i] = token
+			}
+			if ignored {
+				token = Ignored
 			}
 			if i > 0 {
 				target[i-1] = token
