@@ -326,15 +326,10 @@ func (l *Loop) failGroup(action string, err error) error {
 // update steps the optimizer on all stages. It returns the gradients' norm before clipping. The norm is 0
 // without clipping, and if the Scaler skipped the update.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
-	updated := true
-	switch {
-	case l.Scaler != nil:
-		norm, updated, err = l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
-	case l.ClipNorm > 0:
-		norm, err = l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
-	default:
-		err = l.Pipe.Update(ctx, l.Optimizer)
+	if l.Scaler == nil {
+		return l.Pipe.UpdateClipped(ctx, l.Optimizer, cmp.Or(l.ClipNorm, math.Inf(1)))
 	}
+	norm, updated, err := l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
 	if l.ClipNorm == 0 || !updated { // after a skipped update the norm is not finite
 		norm = 0
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"penstock.example/data"
@@ -86,16 +85,9 @@ func (t Tensor) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText reads what MarshalText wrote.
 func (t *Tensor) UnmarshalText(text []byte) error {
-	dtype, shape, _ := strings.Cut(strings.TrimSuffix(string(text), "]"), "[")
-	*t = Tensor{DType: safetensors.DType(dtype), Shape: []int64{}}
-	for _, size := range strings.Fields(shape) {
-		n, err := strconv.ParseInt(size, 10, 64)
-		if err != nil {
-			return fmt.Errorf("%q is no type and shape of a tensor, such as F32[12 16]", text)
-		}
-		t.Shape = append(t.Shape, n)
-	}
-	return nil
+	dtype, shape, _ := strings.Cut(string(text), "[")
+	t.DType = safetensors.DType(dtype)
+	return json.Unmarshal([]byte("["+strings.ReplaceAll(shape, " ", ",")), &t.Shape)
 }
 
 // fileNames lists the files of a kind, or all files if kind is empty, sorted.

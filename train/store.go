@@ -80,22 +80,17 @@ func (s Store) onFirst(what string, f func() error) error {
 // file system without locks it neither locks nor removes. Lock is collective, and fails unless all
 // processes see rank 0's directory.
 func (s Store) Lock() (release func() error, err error) {
-	var directory *os.File
-	release = func() error {
-		if directory == nil {
-			return nil
-		}
-		return directory.Close()
-	}
 	ctx := context.Background()
+	release = func() error { return nil }
 	probe, err := group.FromFirst(ctx, s.Group, "train: checkpoints locked", func() (string, error) {
-		err := os.MkdirAll(s.Dir, 0o777)
-		if err == nil {
-			directory, err = os.Open(s.Dir)
+		if err := os.MkdirAll(s.Dir, 0o777); err != nil {
+			return "", err
 		}
+		directory, err := os.Open(s.Dir)
 		if err != nil {
 			return "", err
 		}
+		release = directory.Close
 		switch err := syscall.Flock(int(directory.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 		case errors.Is(err, syscall.EWOULDBLOCK):
 			return "", ErrLocked
@@ -176,41 +171,37 @@ func (s Store) removeOld(best *Best) error {
 
 // The methods below make all changes in the directory.
 
-func (s Store) fault(operation, path string) error {
-	if s.faultHook == nil {
-		return nil
+// do makes a change, unless a test refuses it.
+func (s Store) do(operation, path string, change func() error) error {
+	if s.faultHook != nil {
+		if err := s.faultHook(operation, path); err != nil {
+			return err
+		}
 	}
-	return s.faultHook(operation, path)
+	return change()
 }
 
 func (s Store) rename(from, to string) error {
-	if err := s.fault("rename", from); err != nil {
-		return err
-	}
-	return os.Rename(from, to)
+	return s.do("rename", from, func() error { return os.Rename(from, to) })
 }
 
 func (s Store) remove(path string) error {
-	if err := s.fault("remove", path); err != nil {
-		return err
-	}
-	return os.RemoveAll(path)
+	return s.do("remove", path, func() error { return os.RemoveAll(path) })
 }
 
 // writeFile writes a new file, forces it to disk and returns its size and hash.
 func (s Store) writeFile(path string, write func(io.Writer) error) (entry File, err error) {
-	if err := s.fault("create", path); err != nil {
-		return File{}, err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
+	var f *os.File
+	if err := s.do("create", path, func() (err error) {
+		f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		return err
+	}); err != nil {
 		return File{}, err
 	}
 	defer func() { err = cmp.Or(err, f.Close()) }()
 	h := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
-	err = cmp.Or(write(w), s.fault("write", path), w.Flush(), s.fault("sync", path), f.Sync())
-	if err != nil {
+	if err := cmp.Or(write(w), s.do("write", path, w.Flush), s.do("sync", path, f.Sync)); err != nil {
 		return File{}, err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
@@ -224,5 +215,5 @@ func (s Store) syncDirectory(path string) error {
 		return err
 	}
 	defer d.Close()
-	return cmp.Or(s.fault("sync", path), d.Sync())
+	return s.do("sync", path, d.Sync)
 }
