@@ -127,15 +127,14 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		a.info.Classes = 0
 		return a, nil
 	}
-	labels := [][]int64{target.Int64, input.Int64}
 	if classes == 0 {
-		a.info.Classes = classesOf(labels...)
+		a.info.Classes = max(classesOf(target.Int64), classesOf(input.Int64))
 	}
-	for i, what := range []string{"target", "input"} {
-		for k, label := range labels[i] {
+	for i, labels := range [][]int64{target.Int64, input.Int64} {
+		for k, label := range labels {
 			if label < 0 || label >= int64(a.info.Classes) {
-				return nil, fmt.Errorf("%s %d has class %d; want 0 to %d", what,
-					k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
+				return nil, fmt.Errorf("%s %d has class %d; want 0 to %d", []string{"target", "input"}[i],
+					k/(len(labels)/int(input.Shape[0])), label, a.info.Classes-1)
 			}
 		}
 	}
@@ -146,8 +145,8 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 }
 
 // classesOf returns the greatest label plus 1.
-func classesOf(labels ...[]int64) (n int) {
-	for _, label := range slices.Concat(labels...) {
+func classesOf(labels []int64) (n int) {
+	for _, label := range labels {
 		n = max(n, int(label)+1)
 	}
 	return n

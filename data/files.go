@@ -152,31 +152,25 @@ func npyFiles(directory string) ([]string, error) {
 func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	var arrays []numbers
 	for i, path := range paths {
-		array, err := readArray(path, decodeNPY)
+		a, err := readArray(path, decodeNPY)
 		if err != nil {
 			return nil, nil, err
 		}
-		if i%2 == 0 {
-			array.Array = asInputs(array.Array)
-		} else {
-			array.Array = asTargets(array.Array)
+		if i%2 == 1 {
+			a.Array = asTargets(a.Array)
+		} else if len(a.Shape) == 2 && a.Kind != Int64 { // rows of numbers become images of one pixel
+			a.Shape = append(a.Shape, 1, 1)
 		}
-		arrays = append(arrays, array)
+		arrays = append(arrays, a)
 	}
-	if o.Classes == 0 && o.TrainedOn != nil {
-		o.Classes = o.TrainedOn.Classes
-	} else if o.Classes == 0 {
+	if o.Classes == 0 {
 		for _, a := range arrays {
 			o.Classes = max(o.Classes, classesOf(a.Int64))
 		}
 	}
 	var sets []*arraySet
 	for i := 0; i < len(arrays); i += 2 {
-		set, err := newArrays("npy", o.Classes, arrays[i].Array, arrays[i+1].Array)
-		if err == nil {
-			set.input.exact = arrays[i].exact
-			err = set.normalise(o.Mean, o.Std)
-		}
+		set, err := readSet("npy", o.Classes, arrays[i], arrays[i+1].Array, o.Mean, o.Std)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s and %s)", err, paths[i], paths[i+1])
 		}
@@ -185,12 +179,14 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// asInputs makes rows of numbers images of one pixel, with a channel for each number.
-func asInputs(x Array) Array {
-	if len(x.Shape) == 2 && x.Kind != Int64 {
-		x.Shape = append(x.Shape[:2:2], 1, 1)
+// readSet returns a normalised set of arrays that were read.
+func readSet(name string, classes int, input numbers, target Array, mean, std []float64) (*arraySet, error) {
+	set, err := newArrays(name, classes, input.Array, asTargets(target))
+	if err == nil {
+		set.input = input
+		err = set.normalise(mean, std)
 	}
-	return x
+	return set, err
 }
 
 // asTargets makes classes Int64, and single numbers rows of one.
@@ -216,7 +212,7 @@ type classic struct {
 	mean, std []float64
 	classes   []string    // names; nil for digits
 	parts     [2][]string // the files to train and to test with
-	decode    func(paths []string) (images, labels Array, err error)
+	decode    func(paths []string) (images, labels numbers, err error)
 }
 
 var mnistParts = [2][]string{
@@ -279,10 +275,8 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: get it again from %s", err, c.fetch)
 		}
-		set, err := newArrays(c.name, 10, images, asTargets(labels))
-		if err == nil {
-			err = set.normalise(o.normal(c.mean, c.std))
-		}
+		mean, std := o.normal(c.mean, c.std)
+		set, err := readSet(c.name, 10, images, labels.Array, mean, std)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s)", err, paths[0])
 		}
@@ -292,22 +286,22 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 	return trainAndTest(o, sets)
 }
 
-func decodeMNIST(paths []string) (images, labels Array, err error) {
-	x, wrong := readArray(paths[0], decodeIDX)
-	y, err := readArray(paths[1], decodeIDX)
+func decodeMNIST(paths []string) (images, labels numbers, err error) {
+	images, wrong := readArray(paths[0], decodeIDX)
+	labels, err = readArray(paths[1], decodeIDX)
 	if err = cmp.Or(wrong, err); err != nil {
 		return images, labels, err
 	}
-	if len(x.Shape) != 3 || len(y.Shape) != 1 || x.Shape[1] != 28 || x.Shape[2] != 28 {
+	if s := images.Shape; len(s) != 3 || len(labels.Shape) != 1 || s[1] != 28 || s[2] != 28 {
 		return images, labels, fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]",
-			paths[0], x.Shape, y.Shape)
+			paths[0], s, labels.Shape)
 	}
-	x.Shape = slices.Insert(x.Shape, 1, 1) // a channel
-	return x.Array, y.Array, nil
+	images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
+	return images, labels, nil
 }
 
 // decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.
-func decodeCIFAR10(paths []string) (images, labels Array, err error) {
+func decodeCIFAR10(paths []string) (images, labels numbers, err error) {
 	const record, most = 1 + 3*32*32, 1 << 30
 	for _, path := range paths {
 		content, err := disk.Read(path, most)

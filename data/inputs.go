@@ -17,10 +17,9 @@ import (
 // Inputs is a Dataset of inputs in files for a trained model. They are converted like the samples that the
 // model was trained on. Targets are zeros.
 type Inputs struct {
-	info      Info
-	tokenizer *tokenizer.Tokenizer // of text; nil is none
-	tables    [][256]float32       // of pictures and bytes
-	inputs    []input
+	info   Info
+	tables [][256]float32 // of pictures and bytes
+	inputs []input
 }
 
 // input is a sample: a picture in a file if tokens and floats are nil.
@@ -49,7 +48,7 @@ type input struct {
 // file.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (_ *Inputs, err error) {
 	defer func() { err = named("inputs", err) }()
-	x := &Inputs{info: info, tokenizer: t}
+	x := &Inputs{info: info}
 	if len(paths) == 0 {
 		return nil, errors.New("no files; want at least one")
 	}
@@ -66,26 +65,24 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (_ *Inputs, er
 		x.tables = info.byteTables()
 	}
 	for _, path := range paths {
-		if err := x.add(path); err != nil {
-			var at *os.PathError
-			if !errors.As(err, &at) { // a PathError names the file
-				err = fmt.Errorf("%s: %w", path, err)
-			}
+		var content []byte
+		if path == "-" {
+			content, err = disk.ReadStream(os.Stdin, MaxText)
+		} else {
+			content, err = disk.Read(path, MaxText)
+		}
+		if err != nil {
 			return nil, err
+		}
+		if err := x.add(path, content, t); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return x, nil
 }
 
-func (x *Inputs) add(path string) error {
-	read := disk.Read
-	if path == "-" {
-		read = func(_ string, most int64) ([]byte, error) { return disk.ReadStream(os.Stdin, most) }
-	}
-	content, err := read(path, MaxText)
+func (x *Inputs) add(path string, content []byte, t *tokenizer.Tokenizer) error {
 	switch shape := x.info.Input.Shape; {
-	case err != nil:
-		return err
 	case len(content) == 0:
 		return errors.New("it is empty; want an input of the model")
 	case bytes.HasPrefix(content, []byte(npyMagic)):
@@ -94,8 +91,8 @@ func (x *Inputs) add(path string) error {
 			return err
 		}
 		return x.addArray(path, array)
-	case x.tokenizer != nil:
-		ids, err := x.tokenizer.Encode(content)
+	case t != nil:
+		ids, err := t.Encode(content)
 		if err != nil {
 			return err
 		}

@@ -84,8 +84,8 @@ var sets = map[string]set{
 		partFiles("csv"), openCSV},
 	"tokens": {[]Task{NextToken}, fmt.Sprintf(partsWanted, "bin"), "", tokenSettings, partFiles("bin"),
 		openTokens},
-	"text": {[]Task{NextToken}, "a file, or a directory of .txt files", "", textSettings, textFiles,
-		openText},
+	"text": {[]Task{NextToken}, "a file, or a directory of .txt files", "", textSettings,
+		fileOr(textFiles), openText},
 	"jsonl": {[]Task{NextToken}, fmt.Sprintf(partsWanted, "jsonl"), "", jsonlSettings, partFiles("jsonl"),
 		openJSONL},
 	"synthetic": {[]Task{Classification, Segmentation, NextToken}, "", "", syntheticSettings,
@@ -151,7 +151,7 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	paths, err := s.list(directory)
 	if o.Window = cmp.Or(o.Window, 128); o.TrainedOn != nil {
 		o.Mean, o.Std = o.normal(o.TrainedOn.Mean, o.TrainedOn.Std)
-		o.CSV.Task = cmp.Or(o.CSV.Task, o.TrainedOn.Task())
+		o.CSV.Task, o.Classes = cmp.Or(o.CSV.Task, o.TrainedOn.Task()), cmp.Or(o.Classes, o.TrainedOn.Classes)
 	}
 	if err == nil {
 		train, test, err = s.open(paths, o)
@@ -229,11 +229,16 @@ const partsWanted = "a file, or a directory with train.%[1]s and val.%[1]s or te
 
 // partFiles returns a function that lists the file at path, or the parts in a directory.
 func partFiles(extension string) func(path string) ([]string, error) {
+	return fileOr(func(directory string) ([]string, error) { return parts(directory, "%s."+extension) })
+}
+
+// fileOr returns a function that lists the file at path, or calls list for a directory.
+func fileOr(list func(directory string) ([]string, error)) func(path string) ([]string, error) {
 	return func(path string) ([]string, error) {
 		if info, err := os.Stat(path); err != nil || !info.IsDir() {
 			return []string{path}, err
 		}
-		return parts(path, "%s."+extension)
+		return list(path)
 	}
 }
 

@@ -125,9 +125,8 @@ func readToken(content []byte, width int) (token int64) {
 
 // classesIn returns the options' number of classes, after a check of the first tokens. If that is 0, it reads
 // all tokens and returns the greatest plus 1.
-func classesIn(file *os.File, o Options) (classes int, err error) {
-	width, most := cmp.Or(o.TokenBytes, 2), cmp.Or(o.Classes, disk.MaxTokens)
-	content := make([]byte, 1<<20)
+func classesIn(file *os.File, width int, o Options) (classes int, err error) {
+	most, content := cmp.Or(o.Classes, disk.MaxTokens), make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
 		n, err := file.ReadAt(content, at)
 		if err != nil && err != io.EOF {
@@ -190,45 +189,49 @@ func isWider(content []byte, width, wide int) bool {
 
 // openTokens opens files of tokens. A single file has the test samples at its end.
 func openTokens(paths []string, o Options) (train, test Dataset, err error) {
-	width, classes := cmp.Or(o.TokenBytes, 2), o.Classes
+	width, classes := cmp.Or(o.TokenBytes, 2), 0
 	if width != 2 && width != 4 {
 		return nil, nil, &ConfigError{Field: "TokenBytes", Value: width,
 			Remedy: "want 2 for uint16, or 4 for uint32"}
 	}
 	var sets []*textSet
 	for _, path := range paths {
-		file, err := disk.Open(path)
+		set, err := openTokenFile(path, width, o)
 		if err != nil {
 			return nil, nil, err
 		}
-		stat, err := file.Stat()
-		if err == nil && stat.Size()%int64(width) != 0 {
-			err = fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, "+
-				"little-endian, as numpy's tofile writes it: the file is cut short, or the type differs",
-				path, stat.Size(), width, 8*width)
-		}
-		if err == nil {
-			var n int
-			n, err = classesIn(file, o)
-			classes = max(classes, n)
-		}
-		var set *textSet
-		if err == nil {
-			set, err = openTextSet(file, path, stat.Size(), width, o.Window,
-				Info{Name: "tokens", Source: Int64})
-		}
-		if err != nil {
-			return nil, nil, errors.Join(err, file.Close())
-		}
-		sets = append(sets, set)
-	}
-	if t := o.TrainedOn; t != nil && o.Classes == 0 {
-		classes = max(classes, t.Classes)
+		sets, classes = append(sets, set), max(classes, set.info.Classes)
 	}
 	for _, t := range sets {
 		t.info.Classes = classes
 	}
 	return trainAndTest(o, sets)
+}
+
+func openTokenFile(path string, width int, o Options) (set *textSet, err error) {
+	file, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+		}
+	}()
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	if size%int64(width) != 0 {
+		return nil, fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, "+
+			"little-endian, as numpy's tofile writes it: the file is cut short, or the type differs",
+			path, size, width, 8*width)
+	}
+	classes, err := classesIn(file, width, o)
+	if err != nil {
+		return nil, err
+	}
+	return openTextSet(file, path, size, width, o.Window, Info{Name: "tokens", Classes: classes, Source: Int64})
 }
 
 // openText reads texts. The last samples are for testing.
@@ -302,17 +305,13 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum()})
 }
 
-// textFiles lists a file, or the .txt files of a directory sorted by name.
-func textFiles(path string) ([]string, error) {
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return []string{path}, err
-	}
-	paths, err := visible(path, func(f os.FileInfo) bool {
+// textFiles lists the .txt files of a directory.
+func textFiles(directory string) ([]string, error) {
+	paths, err := visible(directory, func(f os.FileInfo) bool {
 		return !f.IsDir() && filepath.Ext(f.Name()) == ".txt"
 	})
 	if err == nil && paths == nil {
-		err = fmt.Errorf("no .txt file in %s", path)
+		err = fmt.Errorf("no .txt file in %s", directory)
 	}
 	return paths, err
 }
