@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
-	"penstock.example/internal/setting"
 )
 
 const npyMagic = "\x93NUMPY"
@@ -251,7 +251,7 @@ var (
 
 func (c classic) set() set {
 	return set{tasks: classes, usual: c.usual, want: "the directory of its files, which are at " + c.fetch,
-		settings: func(o *Options) []setting.Setting { return imageSettings(o, "the set's") },
+		settings: func(o *Options) []arg.Setting { return imageSettings(o, "the set's") },
 		files:    c.files, open: c.open}
 }
 
