@@ -91,7 +91,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 		return err
 	})
 	if err != nil {
-		return withRemedy(err)
+		return withRemedy(err, false)
 	}
 	_, err = fmt.Fprintf(out, "%s\n", text[shown:])
 	return err

@@ -66,7 +66,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	}
 	config := f.config
 	config.Autocast, config.Threads = t.recipe.Autocast, t.recipe.Threads
-	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
+	replicas := max(t.recipe.Replicas, 1)
+	t.batch = cmp.Or(f.batch, (t.recipe.Batch+replicas-1)/replicas, 1) // as in train.Evaluate
+	config.Chunks = cmp.Or(config.Chunks, t.recipe.Chunks, 1)
 	if config.Balance, err = evenly(t.model.Layers(), f.stages); err != nil {
 		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
@@ -90,7 +92,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	} else if err == nil {
 		err = t.checkpoint.RestoreModel(t.pipe)
 	}
-	return t, withRemedy(err)
+	return t, withRemedy(err, false)
 }
 
 // makeModel makes the model of the checkpoint, without its weights.

@@ -21,10 +21,11 @@ func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 	panic(fmt.Sprintf("train: a batch of %v", a.Kind))
 }
 
+// firstRows is a batch of the first n samples, from the first one again if there are fewer.
 func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	indices := make([]int, n)
 	for i := range indices {
-		indices[i] = i
+		indices[i] = i % set.Len()
 	}
 	return out, set.Fill(&out, indices)
 }
