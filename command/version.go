@@ -17,7 +17,7 @@ import (
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the versions of penstock and what it runs on",
+		Short: "Print the versions of penstock, and of what it runs on",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices := fmt.Sprintf("cpu:0 to cpu:%d on %d cores", torch.MaxCPU-1, runtime.NumCPU())
