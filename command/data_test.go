@@ -156,7 +156,7 @@ func TestTrainsOnImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refuses(t, line, exitFailed, filepath.Join(directory, "dark", "0.png")+": ",
+	refuses(t, line, exitUsage, filepath.Join(directory, "dark", "0.png")+": ",
 		"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
 }
 
