@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,
@@ -25,11 +26,7 @@ func told(t *testing.T, r ran) int64 {
 		t.Fatalf("exit code %d, want %d and a line that names one limit; stderr:\n%s", r.code, exitUsage,
 			r.stderr)
 	}
-	least, err := strconv.ParseInt(all[0][1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return least
+	return noerr.Get(strconv.ParseInt(all[0][1], 10, 64))(t)
 }
 
 // TestLeastLimit: a limit that is too low is refused with one number for all devices, whichever

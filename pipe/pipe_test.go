@@ -141,11 +141,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := must.Get(p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}))(t)
 	if err := result.Timeline.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -183,7 +180,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		t.Errorf("%v left %d bytes, and the device has %d", last.Action, last.Live, live)
 	}
 	p.SetRecord(false)
-	if result, err = p.Step(context.Background(),
+	if result, err := p.Step(context.Background(),
 		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),
 			Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
 		t.Errorf("got %v, %v", result.Timeline, err)
