@@ -106,9 +106,12 @@ func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
 	if err = cmp.Or(err, decode(text, &given), decode(c.Contents.Recipe, &saved)); err != nil {
 		return nil, fmt.Errorf("train: the recipe: %w", err)
 	}
-	return slices.DeleteFunc(changes("", saved, given), func(d Change) bool {
+	all := changes("", saved, given)
+	counted := slices.ContainsFunc(all, func(d Change) bool { return d.Field == "data.settings.samples" })
+	return slices.DeleteFunc(all, func(d Change) bool {
 		absent := d.Saved == jsonText(nil) || d.Given == jsonText(nil)
 		return d.top() == "plan" || d.Field == "data.settings.chosen.tokenizer" ||
+			counted && d.Field == "data.settings.fingerprint" ||
 			d.top() == "samples" && d.Field != "samples.tokenizer_sha256" ||
 			absent && slices.Contains(ifKnown, d.top())
 	}), nil
