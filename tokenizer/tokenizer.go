@@ -197,8 +197,7 @@ func (t *Tokenizer) Sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// GPT-2's byte alphabet has a visible character for each byte: the same character if it is visible in
-// Latin-1, otherwise one from U+0100 on. A space is Ġ.
+// GPT-2's byte alphabet has for each byte its visible character in Latin-1, or one from U+0100 on. A space is Ġ.
 var (
 	charOf [256]rune
 	byteOf = map[rune]byte{}

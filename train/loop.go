@@ -332,14 +332,13 @@ func (l *Loop) failGroup(action string, err error) error {
 	return err
 }
 
-// update steps the optimizer on all stages. It returns the gradients' norm before clipping. The norm is 0
-// without clipping, and if the Scaler skipped the update.
+// update updates all stages. The norm is before clipping, and 0 without clipping or update.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
 	if l.Scaler == nil {
 		return l.Pipe.UpdateClipped(ctx, l.Optimizer, cmp.Or(l.ClipNorm, math.Inf(1)))
 	}
 	norm, updated, err := l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
-	if l.ClipNorm == 0 || !updated { // after a skipped update the norm is not finite
+	if l.ClipNorm == 0 || !updated { // the Scaler skips an update if the norm is not finite
 		norm = 0
 	}
 	return norm, err
@@ -439,8 +438,7 @@ func endContexts(p *pipe.Pipe) (first, last *torch.Ctx, free func()) {
 	}
 }
 
-// placeBatch sets the input and the target of b to a batch's tensors, on the first and the last device.
-// The caller calls free, after an error as well.
+// placeBatch sets input and target of b to a batch's tensors. The caller calls free, also after an error.
 func (l *Loop) placeBatch(b *pipe.Batch, batch data.Batch) (free func(), err error) {
 	first, last, free := endContexts(l.Pipe)
 	return free, torch.Try(func() {

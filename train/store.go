@@ -224,8 +224,7 @@ func (s Store) syncDirectory(path string) error {
 	return s.do("sync", path, d.Sync)
 }
 
-// formatVersion changes if an older penstock could misread a newer checkpoint, or a newer penstock an
-// older one.
+// formatVersion changes if a penstock could misread checkpoints of another.
 const formatVersion = 2
 
 // stateFile is a checkpoint's index.
