@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
@@ -351,12 +350,16 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 	if err != nil {
 		return nil, err
 	}
-	begin, err := specialToken(t, o.JSONL.Begin)
-	if err != nil {
-		return nil, err
+	var begin []int32
+	if o.JSONL.Begin != "" {
+		begin, err = firstToken(t, o.JSONL.Begin)
 	}
-	end, err := endToken(t, o.JSONL.End)
-	if err != nil {
+	ends := []string{"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"}
+	if o.JSONL.End != "" {
+		ends = []string{o.JSONL.End}
+	}
+	end, wrong := firstToken(t, ends...)
+	if err = cmp.Or(err, wrong); err != nil {
 		return nil, err
 	}
 	var content []byte
@@ -416,29 +419,12 @@ func encodeLine(content []byte, t *tokenizer.Tokenizer) (prompt, text []int32, e
 	return prompt, text, err
 }
 
-// specialToken returns the token that text is, or none for "".
-func specialToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
-	if text == "" {
-		return nil, nil
-	}
-	ids, err := t.Encode([]byte(text))
-	if err == nil && len(ids) != 1 {
-		err = fmt.Errorf("%q is %d tokens; want a text that the tokenizer has as one", text, len(ids))
-	}
-	return ids, err
-}
-
-// endToken returns the token after each text.
-func endToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
-	if text != "" {
-		return specialToken(t, text)
-	}
-	usual := []string{"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"}
-	for _, text := range usual {
-		if ids, err := specialToken(t, text); err == nil {
+// firstToken returns the first of the texts that is one token.
+func firstToken(t *tokenizer.Tokenizer, texts ...string) ([]int32, error) {
+	for _, text := range texts {
+		if ids, err := t.Encode([]byte(text)); err == nil && len(ids) == 1 {
 			return ids, nil
 		}
 	}
-	return nil, &ConfigError{Field: "End", Value: "",
-		Remedy: "want the token after each text: the tokenizer has no " + strings.Join(usual, ", ")}
+	return nil, fmt.Errorf("%q is no token; want a text that the tokenizer has as one", texts)
 }
