@@ -77,7 +77,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	if err == nil {
 		return j, nil
 	}
-	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
+	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)), true)), j.close())
 	if missing != nil && j.out != "" {
 		os.Remove(j.out) // if nothing is in it
 	}
@@ -307,6 +307,12 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 }
 
 func (j *job) placePipe(context.Context, io.Writer) error {
+	if w := &j.weights; j.from == nil && w.init != "" {
+		w.rules.Unfilled = true
+		if _, err := nn.CheckWeights(w.init, j.model, w.rules); err != nil {
+			return err
+		}
+	}
 	err := j.pipe.Place()
 	switch {
 	case err != nil:

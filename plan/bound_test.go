@@ -1,11 +1,13 @@
 package plan
 
 import (
+	"math"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -27,11 +29,8 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		for s := range times {
 			times[s] = p.times(s, c[s], c[s+1])
 		}
-		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
-			Recompute: func(int, int) bool { return true }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		program := must.Get(p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
+			Recompute: func(int, int) bool { return true }}))(t)
 		program = program.Without(func(schedule.Action) bool { return true })
 		if want, err := p.links(c).Simulate(program, durations(times)); err != nil ||
 			int64(want.Makespan()) != took {
@@ -52,6 +51,29 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Of a cut that turns out to be too slow while its devices are planned, the others are not planned.
+func TestSlowCutsArePlannedInPart(t *testing.T) {
+	for seed := range uint64(10) {
+		c := cut{0, 3, 6, 9, 12}
+		limited := func(limit int64) *space {
+			return oneSpace(t, seeded(seed, 12), devices(4, 0), Options{Limit: limit}, "gpipe", 1, 6)
+		}
+		least, err := limited(1).share(t.Context(), c, none)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := limited((least + wholeLimit - 1) / wholeLimit) // the least with which the cut fits
+		if step, err := p.evaluate(t.Context(), c, none); err != nil || step >= none || p.solved != 4 {
+			t.Fatalf("a step of %d, %d devices planned, %v", step, p.solved, err)
+		}
+		fresh := limited(p.workers[0].bytes)
+		step, err := fresh.evaluate(t.Context(), c, p.plainStep(c)+1)
+		if err != nil || step != math.MaxInt64 || fresh.solved > 3 {
+			t.Errorf("seed %d: a step of %d, %d devices planned, %v", seed, step, fresh.solved, err)
+		}
+	}
 }
 
 func randomCut(t *rapid.T, units, stages int) cut {
