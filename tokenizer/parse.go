@@ -65,24 +65,21 @@ func Open(path string) (*Tokenizer, error) {
 
 // Files lists the files that Open reads. It returns an error if one is missing.
 func Files(path string) ([]string, error) {
-	const want = "want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them"
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
-	}
 	exists := func(path string) error { _, err := os.Stat(path); return err }
-	if !info.IsDir() && filepath.Base(path) != vocabularyFile {
-		return []string{path}, nil
-	}
-	directory := path
-	if !info.IsDir() {
+	files, directory := []string{path}, path
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
 		directory = filepath.Dir(path)
-	} else if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
-		return []string{whole}, nil
 	}
-	files := []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
-	if err := cmp.Or(exists(files[0]), exists(files[1])); err != nil {
-		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
+	if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
+		files = []string{whole}
+	} else if err == nil && (info.IsDir() || filepath.Base(path) == vocabularyFile) {
+		files = []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
+		err = cmp.Or(exists(files[0]), exists(files[1]))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w; want a tokenizer.json, a vocab.json with a merges.txt beside it, "+
+			"or a directory with them", err)
 	}
 	return files, nil
 }

@@ -164,11 +164,7 @@ func (s Store) removeOld(best *Best) error {
 		}
 		// An interrupted removal must not leave part of a checkpoint under its name.
 		removed := s.temporaryPath(step, ".removed")
-		err := s.rename(s.Path(step), removed)
-		if err == nil {
-			err = s.remove(removed)
-		}
-		if err != nil {
+		if err := cmp.Or(s.rename(s.Path(step), removed), s.remove(removed)); err != nil {
 			return err
 		}
 	}
