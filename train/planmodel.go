@@ -377,8 +377,7 @@ func (p *modelPlanner) reserve(bytes int64) bool {
 	return positive
 }
 
-// planStep plans the step of best with a pipe, as training does, and sets its peaks and its time. If the
-// step exceeds the limits the error is a *plan.MemoryError.
+// planStep plans the step of best with a pipe, as training does, and sets its peaks and its time.
 func (p *modelPlanner) planStep(ctx context.Context, best *plan.Candidate) (err error) {
 	named, err := schedule.Named(best.Schedule)
 	if err != nil {
