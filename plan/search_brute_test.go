@@ -25,7 +25,7 @@ func TestBruteForce(t *testing.T) {
 			t.Fatal(err)
 		}
 		least := int64(none)
-		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plainStep(c)) })
+		everyCut(units, p.stages(), func(c cut) { least = min(least, p.simulate(c, p.plainTimes(c))) })
 		if f.step != least || f.bound != least {
 			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, p.m, f.cut,
 				f.step, f.bound, least)
