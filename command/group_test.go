@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/group"
+	noerr "penstock.example/internal/must"
 	"penstock.example/torch"
 )
 
@@ -21,9 +22,7 @@ func groupOf(t *testing.T, environment map[string]string, args ...string) (runOp
 	var flags trainFlags
 	cmd := &cobra.Command{Use: "train"}
 	flags.register(cmd)
-	if err := cmd.ParseFlags(append(slices.Clone(small[1:]), args...)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, cmd.ParseFlags(append(slices.Clone(small[1:]), args...)))
 	return flags.check(cmd.Flags(), func(name string) string { return environment[name] })
 }
 
@@ -105,11 +104,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 // Facts are the flags that processes must have in common; paths may differ.
 func TestFactsOfARun(t *testing.T) {
 	of := func(args ...string) map[string]string {
-		p, err := groupOf(t, threeOf4, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.common
+		return noerr.Get(groupOf(t, threeOf4, args...))(t).common
 	}
 	plain := of()
 	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "" ||
@@ -125,10 +120,7 @@ func TestFactsOfARun(t *testing.T) {
 // The manifest for Kubernetes has a command line that the pods can run: as many stages as there are
 // replicas, of which the operator says which is which.
 func TestTheManifestForKubernetes(t *testing.T) {
-	text, err := os.ReadFile("../examples/kubernetes/pytorchjob.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(os.ReadFile("../examples/kubernetes/pytorchjob.yaml"))(t)
 	_, args, _ := strings.Cut(string(text), "exec penstock train ")
 	args, _, found := strings.Cut(args, "env:")
 	if !found || !strings.Contains(string(text), "replicas: 1\n") ||

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 const (
@@ -53,9 +55,7 @@ func TestRefusesTokenizers(t *testing.T) {
 	must(t, onText(t, "--out", out, "--set", "classes=400,context=12")...)
 	must(t, "export", out, "--out", weights)
 	damaged := filepath.Join(t.TempDir(), "tokenizer.json")
-	if err := os.WriteFile(damaged, []byte("{\n\"model\": ["), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(damaged, []byte("{\n\"model\": ["), 0o666))
 	for what, row := range map[string]struct {
 		args  []string
 		code  int

@@ -388,12 +388,10 @@ func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 	defer nn.CopyBuffers(nn.Buffers(l.Pipe.Model()))()
 	c := newCtx(l.Pipe.Stages()[0].Device)
 	defer c.Close()
-	b := pipe.Batch{Training: true}
+	b := pipe.Batch{Training: true, Each: func(int64, []*torch.Tensor) {}}
 	err := torch.Try(func() { b.Input = pipe.Rows(c.Narrow(tensorOf(c, batch.Input), 0, 0, 1)) })
 	if err == nil {
-		var result pipe.Inference
-		result, err = l.Pipe.Infer(ctx, b)
-		torch.FreeAll(result.Output)
+		_, err = l.Pipe.Infer(ctx, b)
 	}
 	if err == nil || errors.Is(err, torch.ErrOutOfMemory) { // then the step says so
 		return nil
@@ -417,10 +415,11 @@ func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
 	panic(fmt.Sprintf("train: a batch of %v", a.Kind))
 }
 
+// firstRows is a batch of the first n samples, from the first one again if there are fewer.
 func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
 	indices := make([]int, n)
 	for i := range indices {
-		indices[i] = i
+		indices[i] = i % set.Len()
 	}
 	return out, set.Fill(&out, indices)
 }
