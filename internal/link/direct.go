@@ -22,8 +22,9 @@ type Communicators interface {
 	// Open joins the other end, for a device that sends or receives, and returns the number of the
 	// communicator. It blocks until the other end has called it, or Abort is called.
 	Open(id []byte, d torch.Device, sends bool) (int, error)
-	// Transfer queues all moves at once, so that no move waits until another one is queued.
-	Transfer(moves []Move) error
+	// Transfer queues moves of the memory of dense tensors over a communicator, all at once, on a stream of the
+	// communicator's device. It sends or receives as the communicator does.
+	Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error
 	// Err returns a failure since Open, or nil. It returns even while Close waits.
 	Err() error
 	// Abort ends all calls that wait and all queued moves, and closes all communicators.
@@ -190,7 +191,7 @@ func (d *Direct) open(g *gpuLink, id []byte) (err error) {
 		c.Unlimited(func() { number = torch.From(c, []int64{value}) })
 	})
 	if err == nil {
-		err = d.transfer(g, []*torch.Tensor{number})
+		err = d.comms.Transfer(g.comm, g.copies, []*torch.Tensor{number})
 	}
 	if err != nil {
 		d.comms.Abort()
@@ -217,16 +218,4 @@ func (d *Direct) Close() {
 	for _, g := range d.links {
 		engine.CloseStream(g.copies)
 	}
-}
-
-// transfer queues the moves of a parcel's tensors.
-func (d *Direct) transfer(g *gpuLink, tensors []*torch.Tensor) error {
-	if len(tensors) == 0 {
-		return nil
-	}
-	moves := make([]Move, len(tensors))
-	for i, t := range tensors {
-		moves[i] = Move{Over: g.comm, On: g.copies, Tensor: t}
-	}
-	return d.comms.Transfer(moves)
 }

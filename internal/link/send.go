@@ -135,7 +135,9 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 		if out.parcel.Ready == nil {
 			out.parcel.Ready = out.way.Own.Record()
 		}
-		out.left, err = out.way.Send(out.parcel.Ready, func() error { return l.direct.transfer(g, tensors) })
+		out.left, err = out.way.Send(out.parcel.Ready, func() error {
+			return l.direct.comms.Transfer(g.comm, g.copies, tensors)
+		})
 		if err != nil {
 			return fmt.Errorf("link: %v: %w", send, err)
 		}

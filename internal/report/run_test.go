@@ -19,11 +19,11 @@ import (
 // written is a page as a file has it.
 func written(t testing.TB, p report.Page) string {
 	t.Helper()
-	var b strings.Builder
-	if err := report.Write(&b, p); err != nil {
+	text, err := p.HTML()
+	if err != nil {
 		t.Fatal(err)
 	}
-	return b.String()
+	return string(text)
 }
 
 // What a run keeps comes back whole: the page of the copy is the page of the run.
