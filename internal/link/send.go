@@ -53,7 +53,7 @@ func (o *outgoing) drop() {
 // pack returns the layout of the parcel and the cores that move. The cores live as long as o.
 func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err error) {
 	out = layout{}
-	for _, list := range o.parcel.Lists() {
+	for _, list := range o.parcel.Lists {
 		slots := make([]slot, len(list))
 		for i, v := range list {
 			at := &slots[i]
