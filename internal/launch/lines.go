@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"io"
+	"strings"
 	"sync"
 )
 
@@ -14,6 +15,7 @@ type lineWriter struct {
 	to     io.Writer
 	prefix string
 	rest   []byte // an incomplete line
+	signal string // that has ended a Go program, such as SIGSEGV, as its runtime writes
 }
 
 // Write writes the complete lines. It reports no error: a process must not end because of its log.
@@ -25,6 +27,9 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		line, rest, complete := bytes.Cut(w.rest, []byte("\n"))
 		if !complete && len(line) < maxLine {
 			return len(p), nil
+		}
+		if name, _, _ := strings.Cut(string(line), ": "); w.signal == "" && strings.HasPrefix(name, "SIG") {
+			w.signal = name
 		}
 		// One call, so that other writers to the same file do not split the line.
 		_, _ = w.to.Write(append(append([]byte(w.prefix), line...), '\n'))

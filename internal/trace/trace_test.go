@@ -20,12 +20,9 @@ import (
 // simulated is GPipe's timeline, by start, in which every action takes some time.
 func simulated(t rapid.TB, p *schedule.Program) schedule.Timeline {
 	t.Helper()
-	out, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
+	out := must.Get(schedule.Simulate(p, func(a schedule.Action) time.Duration {
 		return schedule.Unit(a) + 50*time.Microsecond + 7*time.Nanosecond
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	slices.SortStableFunc(out.Events, func(a, b schedule.Event) int { return int(a.Start - b.Start) })
 	return out
 }
