@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
@@ -55,7 +56,7 @@ func NewDotProductAttention(dim, heads int64, causal bool, dropout float64) []Na
 
 // hasFlash reports whether libtorch has FlashAttention for CPUs (Dao et al. 2022), as it has from 2.2.
 var hasFlash = sync.OnceValue(func() bool {
-	return torch.HasOperator("aten::_scaled_dot_product_flash_attention_for_cpu")
+	return engine.HasOperator("aten::_scaled_dot_product_flash_attention_for_cpu")
 })
 
 // flashAttention is softmax(q k^T / sqrt(width)) v of each head: [N, T, 3 dim] to [N, T, dim]. The

@@ -444,12 +444,9 @@ func (m *randomNet) grow(i, k int) {
 	case 24:
 		m.freeze()
 	case 25:
-		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2),
-			nn.ConvConfig{Stride: nn.Square(2)}),
-			nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
+		m.add(nn.NewSequential(nn.NewUpsample(3), nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{})))
 	case 26:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
-			nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
+		m.add(nn.NewGroupNorm(2, 2, nn.NormConfig{NoAffine: true}))
 	case 27:
 		m.add(nn.NewGroupNorm(1, 2, nn.NormConfig{}))
 	case 28:

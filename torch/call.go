@@ -43,13 +43,6 @@ func (c *Ctx) operator(name string) operator {
 	return known[name]
 }
 
-// HasOperator reports whether libtorch has an operator, by its name, such as "aten::add.Tensor".
-func HasOperator(name string) bool {
-	plain, overload, _ := strings.Cut(name, ".")
-	_, _, err := shim.Find(plain, overload)
-	return err == nil
-}
-
 var writes atomic.Int64
 
 // Writes is the number of calls of this process that may have changed a tensor in place: operators

@@ -387,7 +387,7 @@ func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 	b := pipe.Batch{Training: true}
 	err := torch.Try(func() { b.Input = pipe.Rows(c.Narrow(tensorOf(c, batch.Input), 0, 0, 1)) })
 	if err == nil {
-		var result pipe.Inference
+		var result pipe.Result
 		result, err = l.Pipe.Infer(ctx, b)
 		torch.FreeAll(result.Output)
 	}
