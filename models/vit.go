@@ -82,7 +82,7 @@ func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	addDropout(mlp, "2", dropout)
 	mlp.Add("3", nn.NewLinear(4*width, width))
 	addDropout(mlp, "4", dropout)
-	return transformerBlock(viTNorm, width, "self_attention", attention, mlp)
+	return transformerBlock(viTNorm, width, "_", "self_attention", attention, mlp, 0)
 }
 
 // inProjection makes queries, keys and values side by side: [N, T, width] to [N, T, 3 width].
