@@ -55,7 +55,8 @@ func buildGPT2(o Options, body string) *nn.Sequential {
 // attention's weights.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
-	addAll(attn, nn.NewDotProductAttention(width, heads, true, dropout)).Add("c_proj", nn.NewLinearTransposed(width, width))
+	addAll(attn, nn.NewDotProductAttention(width, heads, true, dropout)).
+		Add("c_proj", nn.NewLinearTransposed(width, width))
 	addDropout(attn, "resid_dropout", dropout)
 	mlp := nn.NewSequential().
 		Add("c_fc", nn.NewLinearTransposed(width, 4*width)).

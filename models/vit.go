@@ -74,7 +74,8 @@ var viTNorm = nn.NormConfig{Eps: 1e-6}
 // self_attention.in_proj_weight and self_attention.in_proj_bias.
 func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	attention := nn.NewSequential().Add("", newInProjection(width))
-	addAll(attention, nn.NewDotProductAttention(width, heads, false, 0)).Add("out_proj", nn.NewLinear(width, width))
+	addAll(attention, nn.NewDotProductAttention(width, heads, false, 0)).
+		Add("out_proj", nn.NewLinear(width, width))
 	addDropout(attention, "dropout", dropout)
 	mlp := nn.NewSequential().
 		Add("0", nn.NewLinear(width, 4*width)).

@@ -16,7 +16,7 @@ import (
 type Result struct {
 	Loss float64 // of the whole batch, in a step
 	// Output is the model's output for the whole batch of Infer, on the last device, in the process of
-	// the last stage. The caller frees it.
+	// the last stage; nil with Batch.Each. The caller frees it.
 	Output       []*torch.Tensor
 	MicroBatches int                // the real number: at most Config.Chunks, at most the rows
 	Timeline     *schedule.Timeline // if Config.Record is set
@@ -66,6 +66,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 // plannedRun is a training run with its plan, within a call that was entered. loss is nil for
 // Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
+	b.Each = nil
 	if loss == nil {
 		b.Target = nil
 	}
@@ -250,7 +251,7 @@ func (run *Run) Close() {
 // forwardAll runs the forward half of a plan and gathers the outputs.
 func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timeline, error) {
 	r.open(plan)
-	r.gathers = true
+	r.gathers = r.batch.Each == nil
 	timeline, err := r.execute(ctx, plan.programs[schedule.ForwardOnly]())
 	r.gathers = false
 	if err != nil {
