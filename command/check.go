@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 
@@ -12,9 +13,9 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
-	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -190,9 +191,9 @@ func (o *runOptions) checkOptimizer(s *pflag.FlagSet) error {
 func readGroup(text string) (optim.Group, error) {
 	i, decay := strings.LastIndexByte(text, ':'), -1.0
 	g := optim.Group{Params: text[:max(i, 0)], Scale: 1}
-	err := setting.Set("a group", []setting.Setting{
-		{Name: "scale", Default: "1", Value: (*setting.Number)(&g.Scale)},
-		{Name: "weight-decay", Default: "that of --weight-decay", Value: (*setting.Number)(&decay)},
+	err := arg.Set("a group", []arg.Setting{
+		{Name: "scale", Default: "1", Read: arg.Amount(&g.Scale, math.Inf(1))},
+		{Name: "weight-decay", Default: "that of --weight-decay", Read: arg.Amount(&decay, math.Inf(1))},
 	}, []string{text[i+1:]})
 	if err != nil || g.Scale == 0 {
 		return g, badUsage("--group %q: want PATTERN:scale=X,weight-decay=W, or one of the two", text)

@@ -60,7 +60,7 @@ func TestConfigRefuses(t *testing.T) {
 		"[train]\nmodel = \"mlp\"\n":   "train is no flag there",
 		"config = \"x\"\n":             "config is no flag there",
 		"rank = 1\n":                   "rank is no flag there",
-		"model = \"mlp\"\nbatch = 0\n": "--batch 0: want at least 1",
+		"model = \"mlp\"\nbatch = 0\n": "--batch 0: want a whole number from 1",
 		"model = \"mlp\"\nbatch =\n":   "line 2",
 		"batch = 1\nbatch = 2\n":       "line 2",
 		"balance = [[1], [2]]\n":       "--balance [1],[2]: ",

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
-	"penstock.example/internal/setting"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -86,7 +84,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.Count(s, &f.batch, "batch", 256, "`N` samples in a batch")
 	s.BoolVar(&f.dropLast, "drop-last", false, "leave out the last batch of an epoch if it is short")
 	s.Var(&option.Value{Read: func(text string) error {
-		if x, err := strconv.ParseFloat(text, 64); text != partTest && (err != nil || !(x > 0 && x < 1)) {
+		if text != partTest && arg.Share(new(float64))(text) != nil {
 			return errors.New("want a share of the training samples between 0 and 1, such as 0.1, or test")
 		}
 		f.validate = text
@@ -183,25 +181,25 @@ func (f *rateFlag) read(text string) error {
 	if !slices.Contains(rateSchedules, f.name) {
 		return errors.New(arg.OneOf(f.name, rateSchedules))
 	}
-	option := func(name, byDefault string, to *float64) setting.Setting {
-		return setting.Setting{Name: name, Default: byDefault, Value: (*setting.Number)(to)}
+	option := func(name, byDefault string, to *float64) arg.Setting {
+		return arg.Setting{Name: name, Default: byDefault, Read: arg.Amount(to, math.Inf(1))}
 	}
 	c := &f.config
-	settings := map[string][]setting.Setting{
-		"step": {{Name: "size", Default: "a third of the steps", Value: &c.StepSize},
+	settings := map[string][]arg.Setting{
+		"step": {{Name: "size", Default: "a third of the steps", Read: arg.Whole(&c.StepSize, 1, math.MaxInt32)},
 			option("gamma", "0.1", &c.Gamma)},
 		"cosine": {option("min", "0", &c.MinLR)},
 		"linear": {option("min", "0", &c.MinLR)},
 		"one-cycle": {option("rise", "0.3", &c.Rise), option("div", "25", &c.DivFactor),
 			option("final-div", "10000", &c.FinalDivFactor)},
 		plateau: {option("factor", "0.1", &f.plateau.Factor),
-			{Name: "patience", Default: "10", Value: &f.plateau.Patience},
+			{Name: "patience", Default: "10", Read: arg.Whole(&f.plateau.Patience, 1, math.MaxInt32)},
 			option("min", "0", &f.plateau.Lowest)},
 	}
 	if f.options == "" {
 		return nil
 	}
-	return setting.Set(f.name, settings[f.name], []string{f.options})
+	return arg.Set(f.name, settings[f.name], []string{f.options})
 }
 
 func namesFlags(s *pflag.FlagSet, f *modelFlags) {

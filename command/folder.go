@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,9 +15,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/data"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
-	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -92,24 +93,18 @@ func (a *adapters) register(s *pflag.FlagSet) {
 
 func (a *adapters) read(text string) error {
 	a.LoRA = nn.LoRA{Alpha: 8, Layers: []string{"*.q_proj", "*.v_proj"}}
-	rank := 8
-	number := func(name, byDefault string, to *float64, end float64) setting.Setting {
-		return setting.Setting{Name: name, Default: byDefault, Value: func(text string) (err error) {
-			if *to, err = strconv.ParseFloat(text, 64); err != nil || !(*to >= 0 && *to < end) {
-				err = fmt.Errorf("a number from 0 to below %v", end)
-			}
-			return err
-		}}
-	}
-	err := setting.Set("--lora", []setting.Setting{{Name: "r", Default: "8", Value: &rank},
-		number("alpha", "8", &a.Alpha, 1e6), number("dropout", "0", &a.Dropout, 1),
-		{Name: "layers", Default: "*.q_proj *.v_proj", Value: func(text string) error {
+	rank := int64(8)
+	err := arg.Set("--lora", []arg.Setting{
+		{Name: "r", Default: "8", Read: arg.Whole(&rank, 1, math.MaxInt32)},
+		{Name: "alpha", Default: "8", Read: arg.Amount(&a.Alpha, 1e6)},
+		{Name: "dropout", Default: "0", Read: arg.Amount(&a.Dropout, 1)},
+		{Name: "layers", Default: "*.q_proj *.v_proj", Read: func(text string) error {
 			if a.Layers = strings.Fields(text); a.Layers == nil {
-				return errors.New("names of linear layers with blanks between them")
+				return errors.New("want names of linear layers with blanks between them")
 			}
 			return nil
 		}}}, []string{text})
-	a.Rank = int64(rank)
+	a.Rank = rank
 	return err
 }
 

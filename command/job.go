@@ -14,11 +14,11 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/metrics"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
-	"penstock.example/internal/setting"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -188,7 +188,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
-		for _, assignment := range setting.Split(list) {
+		for _, assignment := range arg.SplitSettings(list) {
 			name, value, _ := strings.Cut(assignment, "=")
 			out[name] = value
 		}

@@ -15,7 +15,7 @@ func TestLaunchRefuses(t *testing.T) {
 	}{
 		{[]string{"--processes", "2"}, "want penstock launch --processes 2 -- train ..."},
 		{[]string{"--processes", "2", "--", "balance"}, "launch starts penstock train"},
-		{append([]string{"--processes", "0"}, training...), "--processes 0: want at least 1"},
+		{append([]string{"--processes", "0"}, training...), "--processes 0: want a whole number from 1"},
 		{[]string{"--processes", "2", "--restarts", "1", "--", "train", "--stagse", "2"},
 			"did you mean --stages? see penstock train --help"},
 		{[]string{"--processes", "2", "--", "eval", "--prat", "all"}, "did you mean --part?"},

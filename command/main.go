@@ -117,12 +117,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = errors.New("interrupted; nothing is written")
 	}
 	tell(stderr, err)
-	var launched interface{ ExitCode() int } // an error of launch
+	var launched *launch.Failure
 	switch {
 	case errors.As(err, new(*usageError)):
 		return exitUsage
-	case errors.As(err, &launched) && launched.ExitCode() > 0:
-		return launched.ExitCode()
+	case errors.As(err, &launched) && launched.Code > 0:
+		return launched.Code
 	}
 	return exitFailed
 }

@@ -17,6 +17,7 @@ import (
 
 	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/models"
@@ -47,8 +48,8 @@ func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 		if *all = text == "all"; *all {
 			return nil
 		}
-		if *to, err = strconv.Atoi(text); err != nil || *to < 1 || *to > pipe.MaxThreads {
-			err = fmt.Errorf("want a number from 1 to %d, or all", pipe.MaxThreads)
+		if err = arg.Whole(to, 1, pipe.MaxThreads)(text); err != nil {
+			err = fmt.Errorf("%w, or all", err)
 		}
 		return err
 	}}, "threads", "`N` threads of each device; or all, its share of the cores (default 1, or more if "+

@@ -85,7 +85,7 @@ func TestRefuses(t *testing.T) {
 		{train("--stages", "2", "--devices", "cpu:0"), exitUsage, []string{"cpu:0", "1 for 2 stages"}},
 		{train("--devices", "cpu:99999"), exitUsage, []string{"cpu:99999"}},
 
-		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "at least 1"}},
+		{train("--chunks", "0"), exitUsage, []string{"--chunks 0", "from 1 to 2147483647"}},
 		{train("--threads", "257"), exitUsage, []string{"--threads 257", "from 1 to 256"}},
 		{train("--lr-schedule", "cosine", "--warmup", "2"), exitUsage,
 			[]string{"--schedule-steps: want more steps than the warm-up"}},

@@ -46,7 +46,7 @@ func TestThreadsAll(t *testing.T) {
 		t.Errorf("%d threads on one device of %d cores", threads(), cores)
 	}
 	for want, args := range map[string][]string{
-		`--threads "some": want a number from 1 to 256, or all`: {"--threads", "some"},
+		`--threads "some": want a whole number from 1 to 256, or all`: {"--threads", "some"},
 	} {
 		if r := command(t, with(small, append(args, "--steps", "1")...)...); r.code != exitUsage ||
 			!strings.Contains(r.stderr, want) {

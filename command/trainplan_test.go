@@ -261,7 +261,7 @@ func TestPlanFilesRefuse(t *testing.T) {
 		{`3,3`, `2,1,3,5`, "--balance 2,1,3,5"},
 		{`"train"`, `"trian"`, `unknown field "trian"`},
 		{`"chunks"`, `"chunk"`, `chunk is 2: there is no such flag`},
-		{`"16"`, `"99999999998"`, "batch is 99999999998: want at most 2147483647"},
+		{`"16"`, `"99999999998"`, "batch is 99999999998: want a whole number from 1 to 2147483647"},
 		{`"mlp"`, `"mpl"`, `model is mpl: did you mean mlp? `},
 		{plan, `{"balance":[1]}`, "it is of a chain, whose layers are not those of a model"},
 		{plan, `{`, "unexpected EOF; penstock plan --model --out writes plans"},

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
-	"penstock.example/internal/setting"
 )
 
 // classic is a data set of labelled images in files with fixed names.
@@ -57,7 +57,7 @@ var (
 
 func (c classic) set() set {
 	return set{tasks: classes, usual: c.usual, want: "the directory of its files, which are at " + c.fetch,
-		settings: func(o *Options) []setting.Setting { return imageSettings(o, "the set's") },
+		settings: func(o *Options) []arg.Setting { return imageSettings(o, "the set's") },
 		files:    c.files, open: c.open}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
-	"penstock.example/internal/setting"
 	"penstock.example/tokenizer"
 )
 
@@ -66,7 +65,7 @@ type set struct {
 	tasks    []Task                              // possible tasks
 	want     string                              // description of its path; "" for a set without files
 	usual    string                              // default path
-	settings func(o *Options) []setting.Setting  // for Set
+	settings func(o *Options) []arg.Setting      // for Set
 	files    func(path string) ([]string, error) // the files for open
 	open     func(files []string, o Options) (train, test Dataset, err error)
 }
@@ -111,7 +110,7 @@ func Register(name string, tasks []Task,
 	if remedy != "" {
 		return &ConfigError{Of: "data", Field: "Data", Value: name, Remedy: remedy}
 	}
-	sets[name] = set{tasks: tasks, settings: func(*Options) []setting.Setting { return nil },
+	sets[name] = set{tasks: tasks, settings: func(*Options) []arg.Setting { return nil },
 		files: func(path string) ([]string, error) { return []string{path}, nil },
 		open:  func(paths []string, o Options) (train, test Dataset, err error) { return open(paths[0], o) }}
 	return nil

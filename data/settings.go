@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
-	"penstock.example/internal/setting"
 )
 
 // Set changes the options of the set called name by assignments such as "size=64". A string may hold
@@ -19,7 +22,7 @@ func Set(name string, o *Options, assignments []string) error {
 		return err
 	}
 	changed := *o
-	if err := setting.Set(name, s.settings(&changed), assignments); err != nil {
+	if err := arg.Set(name, s.settings(&changed), assignments); err != nil {
 		return fmt.Errorf("data: %w", err)
 	}
 	*o = changed
@@ -28,36 +31,57 @@ func Set(name string, o *Options, assignments []string) error {
 
 // Settings of several sets.
 
-func holdout(o *Options) setting.Setting {
-	return setting.Setting{Name: "holdout", Default: "0.1", Value: &o.Holdout}
+func holdout(o *Options) arg.Setting {
+	return arg.Setting{Name: "holdout", Default: "0.1", Read: arg.Share(&o.Holdout)}
 }
 
-func seed(to *uint64) setting.Setting {
-	return setting.Setting{Name: "seed", Default: "0", Value: to}
+func seed(to *uint64) arg.Setting {
+	return arg.Setting{Name: "seed", Default: "0", Read: arg.Whole(to, 0, math.MaxUint64)}
 }
 
-func classCount(o *Options) setting.Setting {
-	return setting.Setting{Name: "classes", Default: "the greatest and one", Value: &o.Classes, Most: 1 << 20}
+func classCount(o *Options) arg.Setting {
+	return arg.Setting{Name: "classes", Default: "the greatest and one",
+		Read: arg.Whole(&o.Classes, 1, 1<<20)}
 }
 
 // imageSettings returns the settings of images. normal describes the default mean and deviation.
-func imageSettings(o *Options, normal string) []setting.Setting {
-	return []setting.Setting{
-		{Name: "crop", Default: "0", Value: &o.Augment.Crop, Most: 1 << 12},
-		{Name: "flip", Default: "0", Value: &o.Augment.Flip},
-		{Name: "mean", Default: normal, Value: &o.Mean}, {Name: "std", Default: normal, Value: &o.Std},
+func imageSettings(o *Options, normal string) []arg.Setting {
+	return []arg.Setting{
+		{Name: "crop", Default: "0", Read: arg.Whole(&o.Augment.Crop, 1, 1<<12)},
+		{Name: "flip", Default: "0", Read: arg.Flag(&o.Augment.Flip)},
+		{Name: "mean", Default: normal, Read: ofChannels(&o.Mean)},
+		{Name: "std", Default: normal, Read: ofChannels(&o.Std)},
+	}
+}
+
+// ofChannels reads a number for each channel.
+func ofChannels(to *[]float64) arg.Reader {
+	return func(text string) error {
+		var all []float64
+		for one := range strings.SplitSeq(text, ":") {
+			x, err := strconv.ParseFloat(one, 64)
+			if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+				return errors.New("want a number for each channel, such as 0.485:0.456:0.406")
+			}
+			all = append(all, x)
+		}
+		*to = all
+		return nil
 	}
 }
 
 // choice returns a setting whose value is one of several words.
-func choice[T any](name, usual string, values map[string]T, to *T) setting.Setting {
-	return setting.Setting{Name: name, Default: usual, Words: slices.Sorted(maps.Keys(values)),
-		Value: func(text string) error { *to = values[text]; return nil }}
+func choice[T any](name, usual string, values map[string]T, to *T) arg.Setting {
+	return arg.Setting{Name: name, Default: usual, Read: func(text string) error {
+		err := arg.Word(&text, slices.Sorted(maps.Keys(values))...)(text)
+		*to = values[text]
+		return err
+	}}
 }
 
 // text returns a setting whose value is any text but the empty one.
-func text(name, usual, want string, to *string) setting.Setting {
-	return setting.Setting{Name: name, Default: usual, Value: func(text string) error {
+func text(name, usual, want string, to *string) arg.Setting {
+	return arg.Setting{Name: name, Default: usual, Read: func(text string) error {
 		if *to = text; text == "" {
 			return errors.New(want)
 		}
@@ -65,65 +89,66 @@ func text(name, usual, want string, to *string) setting.Setting {
 	}}
 }
 
-func folderSettings(o *Options) []setting.Setting {
-	return append(append([]setting.Setting{
-		{Name: "size", Default: "224", Value: &o.Size, Most: 1 << 14},
-		{Name: "channels", Default: "3", Value: &o.Channels, Most: 3},
-		{Name: "scale", Default: "none", Value: &o.Augment.Scale},
+func folderSettings(o *Options) []arg.Setting {
+	return append(append([]arg.Setting{
+		{Name: "size", Default: "224", Read: arg.Whole(&o.Size, 1, 1<<14)},
+		{Name: "channels", Default: "3", Read: arg.Whole(&o.Channels, 1, 3)},
+		{Name: "scale", Default: "none", Read: arg.Share(&o.Augment.Scale)},
 	}, imageSettings(o, "ImageNet's")...), holdout(o), seed(&o.Seed))
 }
 
-func npySettings(o *Options) []setting.Setting {
+func npySettings(o *Options) []arg.Setting {
 	return append(imageSettings(o, "none"), classCount(o), holdout(o), seed(&o.Seed))
 }
 
-func tokenSettings(o *Options) []setting.Setting {
-	return []setting.Setting{choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4},
+func tokenSettings(o *Options) []arg.Setting {
+	return []arg.Setting{choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4},
 		&o.TokenBytes),
 		classCount(o), holdout(o)}
 }
 
-func textSettings(o *Options) []setting.Setting {
-	return []setting.Setting{text("tokenizer", "none, bytes",
-		"the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer),
+func textSettings(o *Options) []arg.Setting {
+	return []arg.Setting{text("tokenizer", "none, bytes",
+		"want the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer),
 		holdout(o)}
 }
 
-func jsonlSettings(o *Options) []setting.Setting {
+func jsonlSettings(o *Options) []arg.Setting {
 	j := &o.JSONL
-	return append(textSettings(o), seed(&o.Seed), setting.Setting{Name: "apart", Default: "0", Value: &j.Apart},
-		text("begin", "none", "a token before each text", &j.Begin),
-		text("end", "<|endoftext|> or its like", "a token after each text", &j.End))
+	return append(textSettings(o), seed(&o.Seed), arg.Setting{Name: "apart", Default: "0",
+		Read: arg.Flag(&j.Apart)},
+		text("begin", "none", "want a token before each text", &j.Begin),
+		text("end", "<|endoftext|> or its like", "want a token after each text", &j.End))
 }
 
-func csvSettings(o *Options) []setting.Setting {
-	return []setting.Setting{
-		text("target", "the last column", "the name of a column, or its number from 1", &o.CSV.Target),
+func csvSettings(o *Options) []arg.Setting {
+	return []arg.Setting{
+		text("target", "the last column", "want the name of a column, or its number from 1", &o.CSV.Target),
 		choice("task", "by the targets", map[string]Task{string(Classification): Classification,
 			string(Regression): Regression}, &o.CSV.Task),
 		{Name: "header", Default: "1 if the first line differs from the columns below it",
-			Value: func(text string) error {
+			Read: func(text string) error {
 				o.CSV.Header = new(bool)
-				return setting.Setting{Value: o.CSV.Header}.Read(text)
+				return arg.Flag(o.CSV.Header)(text)
 			}},
 		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'},
 			&o.CSV.Separator),
-		{Name: "standardise", Default: "0", Value: &o.CSV.Standardise}, holdout(o), seed(&o.Seed),
+		{Name: "standardise", Default: "0", Read: arg.Flag(&o.CSV.Standardise)}, holdout(o), seed(&o.Seed),
 	}
 }
 
-func syntheticSettings(o *Options) []setting.Setting {
+func syntheticSettings(o *Options) []arg.Setting {
 	s := &o.Synthetic
-	return []setting.Setting{
-		{Name: "size", Default: "28", Value: func(text string) error {
-			err := setting.Setting{Value: &s.Width, Most: 1 << 14}.Read(text)
+	return []arg.Setting{
+		{Name: "size", Default: "28", Read: func(text string) error {
+			err := arg.Whole(&s.Width, 1, 1<<14)(text)
 			s.Height = s.Width
 			return err
 		}},
-		{Name: "channels", Default: "1", Value: &s.Channels, Most: 1 << 12},
-		{Name: "classes", Default: "10", Value: &s.Classes, Most: 1 << 20},
-		{Name: "train", Default: "1024", Value: &s.Train, Most: disk.MaxSamples},
-		{Name: "test", Default: "256", Value: &s.Test, Most: disk.MaxSamples},
+		{Name: "channels", Default: "1", Read: arg.Whole(&s.Channels, 1, 1<<12)},
+		{Name: "classes", Default: "10", Read: arg.Whole(&s.Classes, 1, 1<<20)},
+		{Name: "train", Default: "1024", Read: arg.Whole(&s.Train, 1, disk.MaxSamples)},
+		{Name: "test", Default: "256", Read: arg.Whole(&s.Test, 1, disk.MaxSamples)},
 		seed(&s.Seed),
 	}
 }

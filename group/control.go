@@ -1,7 +1,6 @@
 package group
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -20,21 +19,20 @@ type control struct {
 	gathers          *gathers
 	board            shim.Board     // Gloo's addresses
 	ready            chan struct{}  // closed when all members are connected
-	goodbye          chan struct{}  // closed when all others have left
 	serves           sync.WaitGroup // goroutines that serve connections
 
 	mu      sync.Mutex
 	peers   map[int]*peer // by rank
-	started bool          // ready is closed
-	staying int           // how many others have not left
-	leaving bool          // this member leaves in order
 	refused string        // the last connection that was refused
 }
 
 func newControl(c Config) *control {
 	o := &control{cfg: c, first: newOutcome(), board: shim.NewBoard(), ready: make(chan struct{}),
-		goodbye: make(chan struct{}), peers: map[int]*peer{}, staying: c.Size - 1}
-	o.gathers = newGathers(c.Size, o.first, o.report)
+		peers: map[int]*peer{}}
+	o.gathers = newGathers(c.Size, o.first, o.report, func(mine part) error {
+		o.broadcast(jsonFrame(kindPart, c.Rank, mine), nil)
+		return o.gathers.add(c.Rank, mine)
+	})
 	return o
 }
 
@@ -46,14 +44,6 @@ func (c *control) add(p *peer) {
 	})
 }
 
-// start closes ready. The caller has the lock.
-func (c *control) start() {
-	if !c.started {
-		c.started = true
-		close(c.ready)
-	}
-}
-
 // handle handles a frame that a peer has sent.
 func (c *control) handle(from *peer, f frame) (err error) {
 	switch {
@@ -62,10 +52,8 @@ func (c *control) handle(from *peer, f frame) (err error) {
 	case f.rank >= c.cfg.Size, f.rank == c.cfg.Rank, from.rank != 0 && f.rank != from.rank:
 		// only rank 0 forwards frames of others
 		return fmt.Errorf("%w: rank %d speaks for rank %d", errFrame, from.rank, f.rank)
-	case f.kind == kindReady && from.rank == 0:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.start()
+	case f.kind == kindReady && from.rank == 0 && !closed(c.ready):
+		close(c.ready)
 		return nil
 	case f.kind == kindEnd:
 		reason := f.reason()
@@ -87,7 +75,7 @@ func (c *control) handle(from *peer, f frame) (err error) {
 		}
 		defer func() { err = c.gathers.add(f.rank, p) }() // after it is forwarded
 	case f.kind == kindBye:
-		defer c.markLeft(f.rank)
+		defer c.gathers.markLeft(f.rank)
 	default:
 		return errFrame
 	}
@@ -142,43 +130,20 @@ func (c *control) disconnected(p *peer, err error) {
 	if c.peers[p.rank] == p {
 		delete(c.peers, p.rank)
 	}
-	started, leaving := c.started, c.leaving
+	started, leaving := closed(c.ready), c.gathers.hasLeft(c.cfg.Rank)
 	c.mu.Unlock()
-	select {
-	case <-c.gathers.closing:
-		return
-	default:
-	}
 	switch {
+	case closed(c.gathers.closing):
 	case leaving && p.rank == 0: // no news of the others will come
 		for rank := range c.cfg.Size {
-			c.markLeft(rank)
+			c.gathers.markLeft(rank)
 		}
 	case leaving:
 		c.broadcast(frame{kind: kindBye, rank: p.rank}, p)
-		c.markLeft(p.rank)
+		c.gathers.markLeft(p.rank)
 	case c.cfg.Rank != 0, started && !c.gathers.hasLeft(p.rank): // before the start, a member may call again
 		c.end(&LostError{Rank: p.rank, Why: p.why(err)})
 	}
-}
-
-// markLeft notes that a member has left without a failure.
-func (c *control) markLeft(rank int) {
-	if rank == c.cfg.Rank || !c.gathers.markLeft(rank) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.staying--; c.staying == 0 {
-		close(c.goodbye)
-	}
-}
-
-func (c *control) gather(ctx context.Context, mine part) ([]part, error) {
-	return c.gathers.gather(ctx, mine, func(p part) error {
-		c.broadcast(jsonFrame(kindPart, c.cfg.Rank, p), nil)
-		return c.gathers.add(c.cfg.Rank, p)
-	})
 }
 
 // fail reports a failure of this member, and waits a second at most for rank 0's decision.
@@ -197,12 +162,10 @@ func (c *control) fail(err error) {
 func (c *control) close() {
 	joined := c.tensorTransport != nil
 	if joined && c.first.get() == nil {
-		c.mu.Lock()
-		c.leaving = true
-		c.mu.Unlock()
+		c.gathers.markLeft(c.cfg.Rank)
 		c.broadcast(frame{kind: kindBye, rank: c.cfg.Rank}, nil)
 		select {
-		case <-c.goodbye:
+		case <-c.gathers.allLeft:
 		case <-c.first.failed:
 		case <-time.After(c.cfg.Silence):
 		}

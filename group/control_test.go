@@ -131,13 +131,14 @@ func TestRank0Judges(t *testing.T) {
 func TestAnEndedGatherCounts(t *testing.T) {
 	for range 200 {
 		ctx, cancel := context.WithCancel(context.Background())
-		g := newGathers(2, newOutcome(), nil)
-		all, err := g.gather(ctx, part{What: "names"}, func(mine part) error {
+		var g *gathers
+		g = newGathers(2, newOutcome(), nil, func(mine part) error {
 			g.first.set(&FailedError{Rank: 1}, nil)
 			close(g.closing)
 			cancel()
 			return cmp.Or(g.add(0, mine), g.add(1, part{What: "names"}))
 		})
+		all, err := g.gather(ctx, part{What: "names"})
 		if err != nil || len(all) != 2 {
 			t.Fatalf("got %v, %v; want the bytes of both", all, err)
 		}
@@ -148,11 +149,12 @@ func TestAnEndedGatherCounts(t *testing.T) {
 func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 	for range 200 {
 		c, why := newControl(Config{Size: 2}), &FailedError{Rank: 1}
-		_, gathered := c.gathers.gather(context.Background(), part{}, func(part) error {
+		c.gathers.share = func(part) error {
 			c.first.set(why, nil)
 			close(c.gathers.closing)
 			return nil
-		})
+		}
+		_, gathered := c.gathers.gather(context.Background(), part{})
 		sent := (&tensorTransport{c: c}).broken(1, errors.New("reset"))
 		if !errors.Is(gathered, why) || !errors.Is(sent, why) {
 			t.Fatalf("a gather: %v, a transfer: %v; want %v", gathered, sent, why)

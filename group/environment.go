@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"hash/crc32"
 	"math"
 	"net"
@@ -68,17 +67,15 @@ func (e *environment) refuse(name, problem, remedy string) {
 	}
 }
 
-func (e *environment) whole(name string, least, most int) int {
-	text, problem := e.get(name), ""
-	n, err := strconv.Atoi(text)
-	if err == nil && n >= least && n <= most {
-		return n
+func (e *environment) whole(name string, least, most int) (n int) {
+	if err := arg.Whole(&n, least, most)(e.get(name)); err != nil {
+		problem := ""
+		if e.get(name) == "" {
+			problem = "it is not set, and others of its kind are"
+		}
+		e.refuse(name, problem, err.Error())
 	}
-	if text == "" {
-		problem = "it is not set, and others of its kind are"
-	}
-	e.refuse(name, problem, fmt.Sprintf("want a whole number from %d to %d", least, most))
-	return 0
+	return n
 }
 
 // address returns rank 0's address: MASTER_ADDR and MASTER_PORT, or what Slurm's variables say instead.
@@ -90,10 +87,6 @@ func (e *environment) address(ofSlurm bool) string {
 			name = "SLURM_NODELIST"
 		}
 		host, _, _ = strings.Cut(brackets.ReplaceAllString(e.get(name), "$1"), ",")
-		if !arg.IsHost(host) {
-			e.refuse(name, "it does not begin with a host",
-				"want a list such as node[01-04], or MASTER_ADDR=HOST in the job's script")
-		}
 	}
 	if !arg.IsHost(host) {
 		e.refuse("MASTER_ADDR", "", "want the host name or address of rank 0: torchrun sets it, and "+

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"unicode/utf8"
 )
 
 // Limits in bytes of the texts and data that members send each other.
@@ -23,24 +22,12 @@ type FailedError struct {
 	Usage                   bool // the member's command line or input is wrong: it would fail again
 }
 
-// bounded returns e with texts that are short enough for a frame.
-func (e FailedError) bounded() FailedError {
-	e.Action, e.Message = cut(e.Action, maxText), cut(e.Message, maxText)
-	return e
-}
-
-// cut shortens s to at most n bytes of whole characters.
+// cut shortens s to at most n bytes of UTF-8.
 func cut(s string, n int) string {
-	const dots = "..."
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= n {
-		return s
+	if len(s) > n {
+		s = s[:n-3] + "..."
 	}
-	n -= len(dots)
-	for !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n] + dots
+	return strings.ToValidUTF8(s, "?")
 }
 
 func (e *FailedError) Error() string {
@@ -91,10 +78,18 @@ func (o *outcome) set(err error, announce func()) {
 
 // get returns the first failure, or nil.
 func (o *outcome) get() error {
-	select {
-	case <-o.failed:
+	if closed(o.failed) {
 		return o.err
+	}
+	return nil
+}
+
+// closed reports whether a channel is closed that carries nothing.
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
 	default:
-		return nil
+		return false
 	}
 }

@@ -104,10 +104,9 @@ func endFrame(rank int, err error) frame {
 	var e ending
 	switch err := err.(type) {
 	case *FailedError:
-		bounded := err.bounded()
-		e.Failed = &bounded
+		e.Failed = err
 	case *LostError:
-		e.Lost = &LostError{err.Rank, cut(err.Why, maxText)}
+		e.Lost = err
 	case *refusedError:
 		e.Refused = &refusedError{cut(err.Text, maxHandshake*3/4)}
 	}

@@ -14,9 +14,11 @@ import (
 // most one gather ahead, as each gather needs a part of every rank.
 type gathers struct {
 	first   *outcome
-	closing chan struct{} // closed when this member leaves
-	report  func(error)   // is called if a rank has left without its part
-	turn    sync.Mutex    // held during a gather
+	report  func(error)      // is called if a rank has left without its part
+	share   func(part) error // gives this member's part to all ranks, itself included
+	closing chan struct{}    // closed when this member's transfers end
+	allLeft chan struct{}    // closed when all ranks have left
+	turn    sync.Mutex       // held during a gather
 
 	mu    sync.Mutex
 	parts [][]part      // by rank, of gathers that have not ended
@@ -33,9 +35,10 @@ type part struct {
 // errClosed ends calls that wait when this member leaves, and later calls.
 var errClosed = errors.New("group: it was closed")
 
-func newGathers(size int, first *outcome, report func(error)) *gathers {
-	return &gathers{first: first, closing: make(chan struct{}), report: report,
-		parts: make([][]part, size), left: make([]bool, size), news: make(chan struct{}, 1)}
+func newGathers(size int, first *outcome, report func(error), share func(part) error) *gathers {
+	return &gathers{first: first, report: report, share: share, closing: make(chan struct{}),
+		allLeft: make(chan struct{}), parts: make([][]part, size), left: make([]bool, size),
+		news: make(chan struct{}, 1)}
 }
 
 func (g *gathers) add(rank int, p part) error {
@@ -49,14 +52,15 @@ func (g *gathers) add(rank int, p part) error {
 	return nil
 }
 
-// markLeft notes that a rank has left. It reports whether that was unknown.
-func (g *gathers) markLeft(rank int) bool {
+// markLeft notes that a rank has left without a failure.
+func (g *gathers) markLeft(rank int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := g.left[rank]
 	g.left[rank] = true
+	if !slices.Contains(g.left, false) && !closed(g.allLeft) {
+		close(g.allLeft)
+	}
 	notify(g.news)
-	return !known
 }
 
 func (g *gathers) hasLeft(rank int) bool {
@@ -96,17 +100,15 @@ func (g *gathers) take() (all []part, left error) {
 	return all, nil
 }
 
-// gather sends this member's part to all by broadcast, and waits for the parts of all. A complete gather
-// succeeds whatever has failed since: another member may get its result, and then fail or leave.
-func (g *gathers) gather(ctx context.Context, mine part, broadcast func(part) error) ([]part, error) {
+// gather shares this member's part, and waits for the parts of all. A complete gather succeeds whatever has
+// failed since: another member may get its result, and then fail or leave.
+func (g *gathers) gather(ctx context.Context, mine part) ([]part, error) {
 	g.turn.Lock()
 	defer g.turn.Unlock()
-	select {
-	case <-g.closing:
+	if closed(g.closing) {
 		return nil, errClosed
-	default:
 	}
-	err := broadcast(mine)
+	err := g.share(mine)
 	for {
 		all, left := g.take()
 		switch {

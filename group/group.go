@@ -16,6 +16,7 @@ import (
 type Group struct {
 	rank, size int
 	first      *outcome
+	gathers    *gathers
 	member     member
 	failing    sync.Once
 	closing    sync.Once
@@ -23,7 +24,6 @@ type Group struct {
 
 // member is implemented for processes (control) and for goroutines (localMember).
 type member interface {
-	gather(ctx context.Context, mine part) ([]part, error)
 	send(t *torch.Tensor, to, tag int) (link.Work, error)
 	receive(t *torch.Tensor, from, tag int) (link.Work, error)
 	fail(err error)
@@ -66,8 +66,7 @@ func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 // Fail tells all members that this one has failed, which ends all sends, receives and meetings that wait.
 // Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
 func (g *Group) Fail(e FailedError) {
-	e = e.bounded()
-	e.Rank = g.rank
+	e.Rank, e.Action, e.Message = g.rank, cut(e.Action, maxText), cut(e.Message, maxText)
 	g.failing.Do(func() { g.member.fail(&e) })
 }
 
@@ -152,7 +151,7 @@ func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, e
 	if err := g.first.get(); err != nil {
 		return nil, err
 	}
-	all, err := g.member.gather(ctx, part{what, mine})
+	all, err := g.gathers.gather(ctx, part{what, mine})
 	if err != nil && ctx.Err() != nil && g.first.get() == nil {
 		err = fmt.Errorf("group: meeting for %s: %w", what, ctx.Err())
 		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: "meeting for " + what,

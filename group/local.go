@@ -1,7 +1,6 @@
 package group
 
 import (
-	"context"
 	"sync"
 
 	"penstock.example/internal/engine"
@@ -16,8 +15,15 @@ func Local(n int) []*Group {
 	g := &localGroup{first: newOutcome(), pending: map[channel][]*transfer{}}
 	all := make([]*Group, n)
 	for rank := range all {
-		g.gathers = append(g.gathers, newGathers(n, g.first, g.fail))
-		all[rank] = &Group{rank: rank, size: n, first: g.first, member: &localMember{g, rank}}
+		share := func(mine part) (err error) {
+			for _, other := range g.gathers {
+				err = other.add(rank, mine)
+			}
+			return err
+		}
+		g.gathers = append(g.gathers, newGathers(n, g.first, g.fail, share))
+		all[rank] = &Group{rank: rank, size: n, first: g.first, gathers: g.gathers[rank],
+			member: &localMember{g, rank}}
 	}
 	return all
 }
@@ -112,15 +118,6 @@ func (g *localGroup) begin(t *torch.Tensor, ch channel, peer int, sends bool) (l
 	close(other.ended)
 	close(x.ended)
 	return x, nil
-}
-
-func (m *localMember) gather(ctx context.Context, mine part) ([]part, error) {
-	return m.gathers[m.rank].gather(ctx, mine, func(p part) (err error) {
-		for _, g := range m.gathers {
-			err = g.add(m.rank, p)
-		}
-		return err
-	})
 }
 
 func (m *localMember) close() {

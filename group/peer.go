@@ -38,10 +38,8 @@ func (p *peer) Read(b []byte) (int, error) {
 		if err := p.conn.SetReadDeadline(time.Now().Add(turn)); err != nil {
 			return 0, err
 		}
-		select {
-		case <-p.done: // stop sets an earlier deadline afterwards
+		if closed(p.done) { // stop sets an earlier deadline afterwards
 			return 0, net.ErrClosed
-		default:
 		}
 		n, err := p.conn.Read(b)
 		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || quiet >= p.cfg.Silence {

@@ -82,7 +82,7 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 		c.close()
 		return nil, err
 	}
-	return &Group{rank: cfg.Rank, size: cfg.Size, first: c.first, member: c}, nil
+	return &Group{rank: cfg.Rank, size: cfg.Size, first: c.first, gathers: c.gathers, member: c}, nil
 }
 
 func (c *control) join(ctx context.Context) (err error) {
@@ -97,11 +97,10 @@ func (c *control) join(ctx context.Context) (err error) {
 		return err
 	}
 	if c.tensorTransport, err = openTransport(ctx, c, ip); err == nil {
-		_, err = c.gather(ctx, part{What: "joined"})
+		_, err = c.gathers.gather(ctx, part{What: "joined"})
 	}
 	if err != nil {
-		f := FailedError{c.cfg.Rank, -1, -1, "joining", err.Error(), false}.bounded()
-		c.fail(&f)
+		c.fail(&FailedError{c.cfg.Rank, -1, -1, "joining", cut(err.Error(), maxText), false})
 		return c.first.get()
 	}
 	c.board.Close()
@@ -263,7 +262,7 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 		return &refusedError{fmt.Sprintf("group: rank %d "+format, append([]any{p.rank}, args...)...)}
 	}
 	switch there, size := c.peers[p.rank], c.cfg.Size; {
-	case c.started || c.first.get() != nil:
+	case closed(c.ready) || c.first.get() != nil:
 		_ = p.conn.Close()
 		return nil
 	case p.who.Libtorch != me.Libtorch:
@@ -282,7 +281,7 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 		for _, p := range c.peers {
 			p.send(frame{kind: kindReady}.encode())
 		}
-		c.start()
+		close(c.ready)
 	}
 	return nil
 }

@@ -298,7 +298,7 @@ func TestSet(t *testing.T) {
 			"b=6: did you mean B? want one of its options; unet has B=6, C=72, classes=1, channels=3, " +
 				"size=192, depth=5, dropout=0.1"},
 		{"unet", []string{"B=1025"}, models.Options{}, "B=1025: want a whole number from 1 to 1024"},
-		{"unet", []string{"dropout=NaN"}, models.Options{}, "want a number that is at least 0 and below 1"},
+		{"unet", []string{"dropout=NaN"}, models.Options{}, "want a number from 0 to below 1"},
 		{"unet", []string{"width=6"}, models.Options{}, "want one of its options"},
 	} {
 		var o models.Options

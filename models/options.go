@@ -1,15 +1,12 @@
 package models
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"penstock.example/internal/arg"
-	"penstock.example/internal/setting"
 )
 
 // Options configures a model. A zero is the model's default. An option that the model does not have
@@ -69,7 +66,7 @@ func (o *Options) numbers() []number {
 // option is an option that a model has.
 type option struct {
 	field string // in Options
-	setting.Setting
+	arg.Setting
 }
 
 // options lists the model's options with pointers to their values in o, options with an alias
@@ -77,8 +74,8 @@ type option struct {
 func (m model) options(o *Options) []option {
 	list := make([]option, len(m.own))
 	for i, n := range m.Defaults.numbers() {
-		s := option{n.field, setting.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*n.value),
-			Value: o.numbers()[i].value, Most: n.most}}
+		s := option{n.field, arg.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*n.value),
+			Read: arg.Whole(o.numbers()[i].value, 1, n.most)}}
 		own := slices.IndexFunc(m.own, func(a alias) bool { return a.field == n.field })
 		if own >= 0 {
 			s.Name = m.own[own].name
@@ -88,24 +85,21 @@ func (m model) options(o *Options) []option {
 		}
 	}
 	if m.dropout {
-		set := func(text string) error {
-			p, err := strconv.ParseFloat(text, 64)
-			if err != nil || !(p >= 0 && p < 1) {
-				return errors.New("a number that is at least 0 and below 1")
-			}
-			o.Dropout, o.NoDropout = p, p == 0
-			return nil
+		read := func(text string) error {
+			err := arg.Amount(&o.Dropout, 1)(text)
+			o.NoDropout = o.Dropout == 0
+			return err
 		}
-		list = append(list, option{"Dropout", setting.Setting{Name: "dropout",
-			Default: fmt.Sprint(m.Defaults.Dropout), Value: set}})
+		list = append(list, option{"Dropout", arg.Setting{Name: "dropout",
+			Default: fmt.Sprint(m.Defaults.Dropout), Read: read}})
 	}
 	if m.aux {
-		list = append(list, option{"Aux", setting.Setting{Name: "aux", Default: "0", Value: &o.Aux}})
+		list = append(list, option{"Aux", arg.Setting{Name: "aux", Default: "0", Read: arg.Flag(&o.Aux)}})
 	}
 	return list
 }
 
-func (m model) settings(o *Options) (list []setting.Setting) {
+func (m model) settings(o *Options) (list []arg.Setting) {
 	for _, p := range m.options(o) {
 		list = append(list, p.Setting)
 	}
@@ -149,7 +143,7 @@ func Set(name string, o *Options, assignments []string) error {
 		return err
 	}
 	changed := *o
-	if err := setting.Set(m.Name, m.settings(&changed), assignments); err != nil {
+	if err := arg.Set(m.Name, m.settings(&changed), assignments); err != nil {
 		return fmt.Errorf("models: %w", err)
 	}
 	*o = changed
@@ -159,7 +153,7 @@ func Set(name string, o *Options, assignments []string) error {
 // complete checks o and replaces zeros by defaults.
 func (m model) complete(o *Options) error {
 	lacks := func(field string, value any) error {
-		return refuse(m.Name, field, value, "want it left out; the model has %s", setting.List(m.settings(o)))
+		return refuse(m.Name, field, value, "want it left out; the model has %s", arg.ListSettings(m.settings(o)))
 	}
 	defaults := m.Defaults.numbers()
 	for i, n := range o.numbers() {

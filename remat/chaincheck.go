@@ -202,15 +202,7 @@ func (c Chain) Fingerprint() string {
 			put(h, int64(k.From), int64(k.To), k.Bytes)
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)[:FingerprintDigits/2])
-}
-
-// FingerprintDigits is the length of a fingerprint.
-const FingerprintDigits = 32
-
-// IsFingerprint reports whether s has the form of a fingerprint.
-func IsFingerprint(s string) bool {
-	return len(s) == FingerprintDigits && strings.Trim(s, "0123456789abcdef") == ""
+	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
 func put(h hash.Hash, numbers ...int64) {

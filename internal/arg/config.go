@@ -1,4 +1,5 @@
-// Package arg checks settings. It also formats and parses the sizes and names in messages.
+// Package arg parses and checks settings: values of flags, options of the form NAME=VALUE, and fields of
+// configurations. It also formats the sizes and names in messages.
 package arg
 
 import (

@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"syscall"
 )
 
 // ErrNotRegular is the error of opening anything but a regular file.
@@ -25,28 +24,14 @@ func OpenAppend(path string) (*os.File, error) {
 	return openRegular(path, os.O_RDWR|os.O_APPEND|os.O_CREATE)
 }
 
-// openRegular checks that the file is regular before opening it, and again afterwards: it may have been
-// replaced in between.
+// openRegular checks that the file is regular before opening it, as opening a named pipe could block.
 func openRegular(path string, flags int) (*os.File, error) {
-	if before, err := os.Stat(path); err == nil {
-		if err := regular(path, before); err != nil {
+	if info, err := os.Stat(path); err == nil {
+		if err := regular(path, info); err != nil {
 			return nil, err
 		}
 	}
-	// Without O_NONBLOCK, opening a named pipe waits for its writer.
-	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o666)
-	if err != nil {
-		return nil, err
-	}
-	opened, err := f.Stat()
-	if err == nil {
-		err = regular(path, opened)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return os.OpenFile(path, flags, 0o666)
 }
 
 // Read reads the whole regular file at path. It refuses a file of more than most bytes.

@@ -3,8 +3,8 @@ package draw
 
 import (
 	"cmp"
-	"encoding/xml"
 	"fmt"
+	"html"
 	"slices"
 	"strings"
 	"time"
@@ -107,13 +107,7 @@ func (p *picture) printf(format string, args ...any) { fmt.Fprintf(&p.b, format+
 
 func (p *picture) text(x, y float64, size int, anchor, colour, text string) {
 	p.printf(`<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s" fill="%s">%s</text>`, x, y, size,
-		anchor, colour, escaped(text))
-}
-
-func escaped(text string) string {
-	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(text)) // a builder returns no error
-	return b.String()
+		anchor, colour, html.EscapeString(text))
 }
 
 func (p *picture) head() {
@@ -206,7 +200,7 @@ func (p *picture) event(e schedule.Event, y int) {
 	title := fmt.Sprintf("%v: %s, from %s to %s", e.Action, e.Action.Words(), p.o.Time(e.Start-p.start),
 		p.o.Time(e.End-p.start))
 	p.printf(`<rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"><title>%s</title></rect>`, x, y,
-		width-edge, row, colour.hex(shade), escaped(title))
+		width-edge, row, colour.hex(shade), html.EscapeString(title))
 	if label := fmt.Sprint(e.Action.MicroBatch); width > 7*float64(len(label))+3 {
 		p.text(x+(width-edge)/2, float64(y+17), 11, "middle", colour.ink(shade), label)
 	}

@@ -65,9 +65,6 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// ExitCode is the exit code of a launcher after this failure.
-func (f *Failure) ExitCode() int { return f.Code }
-
 // Run starts the processes, again after each failure, until all exit with 0, no restart is left, a process
 // exits with Usage, or ctx is done. Its error is nil or wraps a *Failure.
 //

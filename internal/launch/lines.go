@@ -38,11 +38,8 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 // flush writes an incomplete line.
 func (w *lineWriter) flush() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if len(w.rest) > 0 {
-		w.line(w.rest)
-		w.rest = nil
+		_, _ = w.Write([]byte("\n"))
 	}
 }
 

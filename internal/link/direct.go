@@ -2,7 +2,6 @@ package link
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -109,9 +108,6 @@ type NamedID struct {
 // here has the ends of this process. meet gathers the ids of all processes. When failed is closed, all calls
 // and moves are aborted. When a communicator has failed, fail is called. The caller closes the links, also
 // after an error.
-//
-// Links open in rounds in which a device opens at most one. A test number moves over each link, as the first
-// move of a communicator may take long.
 func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, failed <-chan struct{},
 	fail func(error),
 	meet func(own []NamedID, failed error) ([][]NamedID, error)) (*Direct, error) {
@@ -126,9 +122,11 @@ func Connect(comms Communicators, edges []schedule.Edge, here map[int]End, faile
 	for _, n := range slices.Concat(all...) {
 		ids[n.Edge] = n.ID
 	}
-	for _, round := range rounds(edges) {
-		if err := d.open(round, ids); err != nil {
-			return d, err
+	for _, e := range openingOrder(edges) {
+		if g := d.links[e]; g != nil {
+			if err := d.open(g, ids[e]); err != nil {
+				return d, fmt.Errorf("link: from device %d to device %d: %w", e.From, e.To, err)
+			}
 		}
 	}
 	return d, nil
@@ -161,83 +159,54 @@ func (d *Direct) makeEnds(edges []schedule.Edge, here map[int]End) (ids []NamedI
 	return ids, nil
 }
 
-// open opens the links of a round and tests them.
-func (d *Direct) open(round []schedule.Edge, ids map[schedule.Edge][]byte) error {
-	var links []*gpuLink
-	var all sync.WaitGroup
-	errs := make([]error, len(round))
-	for i, e := range round {
-		if g := d.links[e]; g != nil {
-			links = append(links, g)
-			all.Go(func() {
-				if g.comm, errs[i] = d.comms.Open(ids[e], g.device, g.sends); errs[i] != nil {
-					errs[i] = fmt.Errorf("link: from device %d to device %d: %w", e.From, e.To, errs[i])
-				}
-			})
-		}
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return d.testMoves(links)
+// openingOrder sorts edges so that many links open at the same time, although a process opens one after the
+// other: links between neighbours in a row take four turns. All processes have the same order, so they cannot
+// deadlock. Edges that are there twice count once.
+func openingOrder(edges []schedule.Edge) []schedule.Edge {
+	return slices.Compact(slices.SortedFunc(slices.Values(edges), func(a, b schedule.Edge) int {
+		low, distance := min(a.From, a.To), max(a.From, a.To)-min(a.From, a.To)
+		otherLow, otherDistance := min(b.From, b.To), max(b.From, b.To)-min(b.From, b.To)
+		return cmp.Or(cmp.Compare(distance, otherDistance),
+			cmp.Compare(low/distance%2, otherLow/distance%2),
+			cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	}))
 }
 
-// testMoves moves a number over each link, all at once, and checks that it arrives.
-func (d *Direct) testMoves(links []*gpuLink) error {
-	var moves []Move
-	var contexts []*torch.Ctx
-	defer func() {
-		for _, c := range contexts {
-			c.Close()
-		}
-	}()
-	number := func(g *gpuLink) int64 { return 1<<40 | int64(g.edge.From)<<20 | int64(g.edge.To) }
-	err := torch.Try(func() {
-		for _, g := range links {
-			c := torch.NewCtx(torch.Options{Device: g.device})
-			contexts = append(contexts, c)
-			c.SetStream(g.copies)
-			value := int64(0)
-			if g.sends {
-				value = number(g)
-			}
-			c.Unlimited(func() {
-				moves = append(moves, Move{Over: g.comm, On: g.copies, Tensor: torch.From(c, []int64{value})})
-			})
-		}
+// open opens a link and moves a test number over it, as the first move of a communicator may take long. It
+// waits for the move also after a failure: the move may still use its tensor.
+func (d *Direct) open(g *gpuLink, id []byte) (err error) {
+	if g.comm, err = d.comms.Open(id, g.device, g.sends); err != nil {
+		return err
+	}
+	c := torch.NewCtx(torch.Options{Device: g.device})
+	defer c.Close()
+	c.SetStream(g.copies)
+	want, value := 1<<40|int64(g.edge.From)<<20|int64(g.edge.To), int64(0)
+	if g.sends {
+		value = want
+	}
+	var number *torch.Tensor
+	err = torch.Try(func() {
+		c.Unlimited(func() { number = torch.From(c, []int64{value}) })
 	})
 	if err == nil {
-		err = d.comms.Transfer(moves)
+		err = d.transfer(g, []*torch.Tensor{number})
 	}
-	if err := d.waitOrAbort(links, err); err != nil {
+	if err != nil {
+		d.comms.Abort()
+	}
+	ended := torch.Try(func() {
+		e := g.copies.Record()
+		defer e.Free()
+		e.Synchronize()
+	})
+	if err = cmp.Or(err, ended, d.comms.Err()); err != nil {
 		return err
 	}
-	for i, g := range links {
-		if got := torch.Values[int64](moves[i].Tensor)[0]; got != number(g) {
-			return fmt.Errorf("link: from device %d to device %d came %#x; want %#x",
-				g.edge.From, g.edge.To, got, number(g))
-		}
+	if got := torch.Values[int64](number)[0]; got != want {
+		return fmt.Errorf("the test number came as %#x; want %#x", got, want)
 	}
 	return nil
-}
-
-// waitOrAbort waits until all queued moves have ended, also after a failure: moves may still use their
-// tensors. err is the failure of queueing them, or nil. A failure aborts the other moves, as their other
-// ends may never be queued. It returns the first error.
-func (d *Direct) waitOrAbort(links []*gpuLink, err error) error {
-	for _, g := range links {
-		if err != nil {
-			d.comms.Abort()
-		}
-		ended := torch.Try(func() {
-			e := g.copies.Record()
-			defer e.Free()
-			e.Synchronize()
-		})
-		err = cmp.Or(err, ended, d.comms.Err())
-	}
-	return err
 }
 
 // Close closes the communicators and the streams of the links. All processes call it after their last run.

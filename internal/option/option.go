@@ -22,7 +22,7 @@ import (
 // Value is a flag. Read parses and stores its text.
 type Value struct {
 	Text  string
-	Read  func(text string) error
+	Read  arg.Reader
 	Show  func() string // the value that was read; nil is the text as it was typed
 	Words []string      // the valid texts; nil is any
 	Path  bool          // it names a file or a directory
@@ -41,19 +41,7 @@ func (v *Value) Set(text string) error {
 // Whole is a flag of a whole number from least to most.
 func Whole[T int | int64](s *pflag.FlagSet, to *T, name string, byDefault, least, most T, usage string) {
 	*to = byDefault
-	s.Var(&Value{Text: fmt.Sprint(byDefault), Read: func(text string) error {
-		n, err := strconv.ParseInt(text, 10, 64)
-		switch {
-		case errors.Is(err, strconv.ErrSyntax):
-			return fmt.Errorf("want a whole number, at least %d", least)
-		case n < int64(least):
-			return fmt.Errorf("want at least %d", least)
-		case n > int64(most):
-			return fmt.Errorf("want at most %d", most)
-		}
-		*to = T(n)
-		return nil
-	}}, name, usage)
+	s.Var(&Value{Text: fmt.Sprint(byDefault), Read: arg.Whole(to, least, most)}, name, usage)
 }
 
 // Count is a flag of a whole number above 0. Its default may be 0.
@@ -63,16 +51,8 @@ func Count[T int | int64](s *pflag.FlagSet, to *T, name string, byDefault T, usa
 
 // Amount is a flag of a number from 0 to below end, which may be infinite.
 func Amount(s *pflag.FlagSet, to *float64, name string, end float64, usage string) {
-	s.Var(&Value{Text: "0", Show: func() string { return fmt.Sprint(*to) }, Read: func(text string) error {
-		x, err := strconv.ParseFloat(text, 64)
-		if err == nil && x >= 0 && x < end {
-			*to = x
-			return nil
-		} else if math.IsInf(end, 0) {
-			return errors.New("want a finite number that is not negative")
-		}
-		return fmt.Errorf("want a number from 0 to below %v", end)
-	}}, name, usage)
+	s.Var(&Value{Text: "0", Show: func() string { return fmt.Sprint(*to) }, Read: arg.Amount(to, end)}, name,
+		usage)
 }
 
 func Duration(s *pflag.FlagSet, to *time.Duration, name, usage string) {
@@ -100,13 +80,7 @@ func Address(s *pflag.FlagSet, to *string, name, defaultHost, usage string) {
 
 func Word(s *pflag.FlagSet, to *string, name, byDefault, usage string, words ...string) {
 	*to = byDefault
-	s.Var(&Value{Text: byDefault, Words: words, Read: func(text string) error {
-		if !slices.Contains(words, text) {
-			return errors.New(arg.OneOf(text, words))
-		}
-		*to = text
-		return nil
-	}}, name, usage)
+	s.Var(&Value{Text: byDefault, Words: words, Read: arg.Word(to, words...)}, name, usage)
 }
 
 func Size(s *pflag.FlagSet, to *int64, name, usage string) {

@@ -30,13 +30,10 @@ type Live struct {
 	changed chan struct{} // closed and replaced at each change
 	closed  bool
 
-	building sync.Mutex // held while a page or an event is built; guards the next two fields
-	page     []byte
-	expiry   time.Time // of page
-
-	server  http.Server
-	open    atomic.Int32 // connections
-	serving sync.WaitGroup
+	building sync.Mutex // held while a page or an event is built
+	server   http.Server
+	open     atomic.Int32 // connections
+	serving  sync.WaitGroup
 }
 
 // snapshot is a run at some moment. Nobody changes what it refers to.
@@ -130,9 +127,6 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !l.allowsHost(r.Host):
 		http.Error(w, "unknown host; use the address that penstock printed", http.StatusMisdirectedRequest)
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		h.Set("Allow", "GET, HEAD")
-		http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
 	case r.URL.Path == "/":
 		l.servePage(w)
 	case r.URL.Path == "/events":
@@ -168,13 +162,9 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	var text []byte
 	var err error
 	l.build(func() {
-		if l.page == nil || time.Now().After(l.expiry) {
-			s, _, _ := l.snapshot()
-			l.page, err = document(payload{View: s.view, History: newColumns(s.past, s.view.From),
-				Live: fmt.Sprintf("events?after=%v", s.position())})
-			l.expiry = time.Now().Add(pageLife)
-		}
-		text = l.page
+		s, _, _ := l.snapshot()
+		text, err = document(payload{View: s.view, History: newColumns(s.past, s.view.From),
+			Live: fmt.Sprintf("events?after=%v", s.position())})
 	})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -195,7 +185,6 @@ func (s snapshot) position() position {
 
 const (
 	mostOpen  = 32                     // connections at a time; a browser needs one or two
-	pageLife  = time.Second            // between pages, at least; events have what a page lacks
 	pause     = 200 * time.Millisecond // between events for a page, at least
 	heartbeat = 15 * time.Second       // a page without events gets a comment this often
 )

@@ -188,11 +188,7 @@ func (t *timeline) UnmarshalJSON(text []byte) error {
 	for i, fields := range f.Events {
 		var e schedule.Event
 		var action string
-		into := []any{&e.Worker, &action, &e.Start, &e.End, &e.Live}
-		n, err := len(into), json.Unmarshal(fields, &into)
-		if err == nil && len(into) != n {
-			err = fmt.Errorf("%d fields; want %d", len(into), n)
-		}
+		err := json.Unmarshal(fields, &[]any{&e.Worker, &action, &e.Start, &e.End, &e.Live})
 		if err == nil {
 			e.Action, err = schedule.ParseAction(action)
 		}

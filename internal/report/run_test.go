@@ -57,7 +57,6 @@ func TestRunFileFromAnywhere(t *testing.T) {
 	path := filepath.Join(dir, report.FileName)
 	for name, text := range map[string]string{
 		"version": `{"version":2}`,
-		"event":   `{"version":1,"ran":{"workers":1,"events":[[0,"0F0",5,9]]}}`,
 		"action":  `{"version":1,"ran":{"workers":1,"events":[[0,"<b>",5,9,0]]}}`,
 		"plan":    `{"version":1,"plan":"program whole"}`,
 		"chain":   `{"version":1,"costs":[{"stage":0}]}`,

@@ -133,16 +133,14 @@ func (w Way) Send(ready Event, send func() error) (left Event, err error) {
 }
 
 // Free frees values after their sends. Own waits; the host does not.
-func (w Way) Free(left Event, free func()) {
-	w.Own.Wait(left, Copied)
-	left.Free()
-	free()
-}
+func (w Way) Free(left Event, free func()) { freeAfter(w.Own, left, Copied, free) }
 
 // Finish frees values at the end of a run, after their sends. The host waits, since the run's caller may then
 // overwrite memory that the values share.
-func (w Way) Finish(host Stream, left Event, free func()) {
-	host.Wait(left, Ended)
+func (w Way) Finish(host Stream, left Event, free func()) { freeAfter(host, left, Ended, free) }
+
+func freeAfter(s Stream, left Event, why Reason, free func()) {
+	s.Wait(left, why)
 	left.Free()
 	free()
 }

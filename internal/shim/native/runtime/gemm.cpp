@@ -3,6 +3,8 @@
 // Debian's libtorch has two sets of threads: OpenMP's, which its operators and oneDNN use, and those of OpenBLAS. Each waits by spinning on the cores that the other needs next, so
 // that with two of both a product took as long as with one, or several times as long. So OpenBLAS has one thread, and a product that libtorch asks
 // for is cut into parts here, for OpenMP's. The sums of an element are in one part. docs/decisions.md has the numbers.
+//
+// MKL has OpenMP's threads itself, and its bits depend on the thread that calls it from a parallel region: its products stay whole.
 #include "gemm.hpp"
 
 #include <ATen/Parallel.h>
@@ -82,9 +84,17 @@ template <class T>
 using Gemm = void (*)(const char* op_a, const char* op_b, const int* m, const int* n, const int* k, const T* alpha, const T* a, const int* lda, const T* b, const int* ldb, const T* beta,
                       T* c, const int* ldc);
 
-// C [m, n] = alpha op(A) op(B) + beta C by columns, in parts.
+// Whether the BLAS is OpenBLAS. It has one thread before anything is computed.
+const bool openblas = [] {
+  const auto set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
+  if (set != nullptr) set(1);
+  return set != nullptr;
+}();
+
+// C [m, n] = alpha op(A) op(B) + beta C by columns, in parts if the BLAS is OpenBLAS.
 template <class T>
 void gemm(Gemm<T> whole, const char* op_a, const char* op_b, int m, int n, int k, const T* alpha, const T* a, int lda, const T* b, int ldb, const T* beta, T* c, int ldc) {
+  if (!openblas) return whole(op_a, op_b, &m, &n, &k, alpha, a, &lda, b, &ldb, beta, c, &ldc);
   const bool as_is_a = *op_a == 'n' || *op_a == 'N', as_is_b = *op_b == 'n' || *op_b == 'N';
   in_parts(m, n, k, [&](int64_t from_m, int64_t to_m, int64_t from_n, int64_t to_n) {
     const int rows = static_cast<int>(to_m - from_m), columns = static_cast<int>(to_n - from_n);

@@ -26,13 +26,6 @@ F symbol(const char* name) {
 thread_local int32_t thread_count = 0;
 thread_local int64_t thread_tag = 0;
 
-// Before anything is computed. Products have OpenMP's threads.
-[[maybe_unused]] const bool blas_has_one_thread = [] {
-  auto set = symbol<void (*)(int)>("openblas_set_num_threads");
-  if (set != nullptr) set(1);
-  return set != nullptr;
-}();
-
 // Bits of the vectors that the processor's multiply-adds work on: 512, 256, or 0 for less than that.
 int vector_bits() {
 #if defined(__x86_64__)
