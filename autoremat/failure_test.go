@@ -184,8 +184,7 @@ func TestRefusedCallChangesNothing(t *testing.T) {
 				loss := b.Sum(y)
 				err = call(func() error {
 					return torch.Try(func() {
-						b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil},
-							false)
+						b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
 					})
 				})
 			}

@@ -91,8 +91,7 @@ func TestRefuses(t *testing.T) {
 			[]string{"--schedule-steps: want more steps than the warm-up"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9 has no effect without"}},
 		{train("--lr-schedule", "plateau"), exitUsage,
-			[]string{"--lr-schedule plateau has no effect without " +
-				"--validate"}},
+			[]string{"--lr-schedule plateau has no effect without --validate"}},
 		{train("--lr-schedule", "cosine:size=3"), exitUsage,
 			[]string{`--lr-schedule cosine:size=3: size=3: want one of its options; cosine has min=0`}},
 		{train("--lr-schedule", "one-cycle", "--warmup", "1"), exitUsage,

@@ -200,9 +200,8 @@ func TestPlansCountTheStateOfTheOptimizer(t *testing.T) {
 func TestPlansWithoutALimitTellThePeaks(t *testing.T) {
 	data := []string{"--data", "synthetic", "--data-set", "size=16,train=32,test=8"}
 	for name, model := range map[string][]string{
-		"plain": {"--model", "mlp", "--devices", "2", "--schedule", "gpipe"},
-		"residual": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule",
-			"1f1b"},
+		"plain":    {"--model", "mlp", "--devices", "2", "--schedule", "gpipe"},
+		"residual": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule", "1f1b"},
 		"frozen, zero bubble": {"--model", "resnet20", "--set", "width=4", "--devices", "2", "--schedule",
 			"zb-v", "--train-only", "layer3*", "--train-only", "head"},
 		"frozen, on one device": {"--model", "resnet20", "--set", "width=4", "--devices", "1", "--schedule",

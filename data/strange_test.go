@@ -159,12 +159,11 @@ func TestOtherTokens(t *testing.T) {
 			"token 0 is 65536; want 0 to 299"},
 		"of a greater vocabulary": {bytesOf(narrow), "classes=200",
 			"want 0 to 199: more classes, or another type"},
-		"npy":              {npyOf("<u2", narrow, 4000), "holdout=0.5", header},
-		"gzip":             {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
-		"header of llm.c":  {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
-		"header of others": {append(other, bytesOf(narrow)...), "holdout=0.5", header},
-		"short, of zeros": {bytesOf(append(make([]uint16, 500), narrow[:100]...)), "holdout=0.5",
-			""},
+		"npy":                      {npyOf("<u2", narrow, 4000), "holdout=0.5", header},
+		"gzip":                     {zipped(t, bytesOf(narrow)), "holdout=0.5", header},
+		"header of llm.c":          {append(begin, bytesOf(narrow)...), "holdout=0.5", header},
+		"header of others":         {append(other, bytesOf(narrow)...), "holdout=0.5", header},
+		"short, of zeros":          {bytesOf(append(make([]uint16, 500), narrow[:100]...)), "holdout=0.5", ""},
 		"header of others, a type": {append(other, bytesOf(narrow)...), "type=uint16", ""},
 	} {
 		path := filepath.Join(t.TempDir(), "train.bin")

@@ -202,8 +202,7 @@ var checkpointedModels = []struct {
 	{"part of a layer's forward", func(wrap wrapper) *nn.Sequential {
 		linear := nn.NewLinear(4, 4)
 		f := func(c *nn.Ctx, xs list) list {
-			return list{nil, c.Dropout(c.Run(xs[0], linear), 0.3),
-				c.Tanh(xs[2])}
+			return list{nil, c.Dropout(c.Run(xs[0], linear), 0.3), c.Tanh(xs[2])}
 		}
 		return nn.NewSequential(declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			in := list{x, nil, x}
@@ -301,8 +300,7 @@ func TestFailuresInCheckpoints(t *testing.T) {
 		"an error":      {func(*nn.Ctx) { panic(plain) }, func(p any) bool { return p == any(plain) }},
 		"a torch.Error": {func(*nn.Ctx) { panic(refused) }, func(p any) bool { return p == any(refused) }},
 		"an operator": {func(c *nn.Ctx) {
-			c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2,
-				3))
+			c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3))
 		}, func(p any) bool { return strings.Contains(fmt.Sprint(p), "aten::mm(float32[2,3]") }},
 		"out of memory": {func(c *nn.Ctx) {
 			c.Device().SetLimit(c.Device().Memory().Live + 64)
@@ -367,8 +365,7 @@ func TestCheckpointedInputsMustStayAsTheyAre(t *testing.T) {
 	overwriting := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) })
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
 	err := torch.Try(func() {
-		nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c,
-			nn.Config{}), x)
+		nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c, nn.Config{}), x)
 	})
 	if err == nil || !strings.Contains(err.Error(), "overwrote input 0, which it needs again in backward") {
 		t.Errorf("in it: %v", err)
@@ -526,8 +523,7 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 	within := func(l *lambda) *lambda {
 		f := l.f
 		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Checkpoint(func(c *nn.Ctx,
-				xs []*torch.Tensor) []*torch.Tensor {
+			return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{f(c, xs[0])}
 			}, x)[0]
 		}
@@ -536,8 +532,7 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 	for want, model := range map[string]*nn.Sequential{
 		`skip "a" is not a skip of the model that is running`: nn.NewSequential(within(stashing("a")),
 			popping("a")),
-		`skip "a" has not been stashed`: nn.NewSequential(stashing("a"),
-			within(popping("a"))),
+		`skip "a" has not been stashed`: nn.NewSequential(stashing("a"), within(popping("a"))),
 	} {
 		for _, grad := range []bool{true, false} {
 			c.SetGrad(grad)

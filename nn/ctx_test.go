@@ -89,8 +89,7 @@ func TestPathIsWhereItPanicked(t *testing.T) {
 	s := nn.NewSequential().Add("a", nn.NewTanh()).Add("b", nn.NewSequential(nn.NewTanh(),
 		nn.NewFlatten(0, 7)))
 	err := torch.Try(func() {
-		c.RunNamed(nn.NamedLayer{Name: "net", Layer: s},
-			[]*torch.Tensor{c.Ones(torch.Float32, 2)})
+		c.RunNamed(nn.NamedLayer{Name: "net", Layer: s}, []*torch.Tensor{c.Ones(torch.Float32, 2)})
 	})
 	if err == nil || c.Path() != "net.b.1" {
 		t.Errorf("got %v at %q, want a failure at net.b.1", err, c.Path())
@@ -143,8 +142,7 @@ func tupleOf(m interface {
 // fork gives its input and the index of its largest element; join takes both.
 func fork() nn.Layer {
 	return mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return []*torch.Tensor{xs[0],
-			c.Argmax(xs[0], 1)}
+		return []*torch.Tensor{xs[0], c.Argmax(xs[0], 1)}
 	})
 }
 
@@ -210,8 +208,7 @@ func TestTuplesMustFit(t *testing.T) {
 	pair := fork()
 	none := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor { return nil })
 	null := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return []*torch.Tensor{xs[0],
-			nil}
+		return []*torch.Tensor{xs[0], nil}
 	})
 	freed := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		y := c.Tanh(xs[0])
@@ -342,10 +339,9 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		shape []int64
 		gives torch.DType
 	}{
-		"Linear": {nn.NewLinear(6, 3), rows, half},
-		"Conv2d": {nn.NewConv2d(2, 3, nn.Square(3), nn.ConvConfig{}), image, half},
-		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{}),
-			image, half},
+		"Linear":      {nn.NewLinear(6, 3), rows, half},
+		"Conv2d":      {nn.NewConv2d(2, 3, nn.Square(3), nn.ConvConfig{}), image, half},
+		"BatchNorm2d": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{}), image, half},
 		"BatchNorm without parameters": {nn.NewBatchNorm2d(2, nn.BatchNormConfig{NoAffine: true,
 			NoRunningStats: true}), image, half},
 		"LayerNorm": {nn.NewLayerNorm([]int64{6}, nn.NormConfig{}), rows, single},
@@ -359,14 +355,13 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		"RMSNorm": {nn.NewRMSNorm([]int64{6}, nn.NormConfig{}), rows, single},
 		"RMSNorm without parameters": {nn.NewRMSNorm([]int64{6}, nn.NormConfig{NoAffine: true}),
 			rows, half},
-		"ReLU in place": {nn.NewReLUInPlace(), rows, half},
-		"GELU":          {nn.NewGELU(), rows, half},
-		"LogSoftmax":    {nn.NewLogSoftmax(1), rows, half},
-		"Dropout2d":     {nn.NewDropout2d(0.5), image, half},
-		"attention":     {nn.NewSelfAttention(8, 2, true), sequence, half},
-		"a transformer block": {nn.NewTransformerBlock(8, 2,
-			0.1), sequence, half},
-		"a basic block": {nn.NewBasicBlock(2, 4, 2), image, half},
+		"ReLU in place":       {nn.NewReLUInPlace(), rows, half},
+		"GELU":                {nn.NewGELU(), rows, half},
+		"LogSoftmax":          {nn.NewLogSoftmax(1), rows, half},
+		"Dropout2d":           {nn.NewDropout2d(0.5), image, half},
+		"attention":           {nn.NewSelfAttention(8, 2, true), sequence, half},
+		"a transformer block": {nn.NewTransformerBlock(8, 2, 0.1), sequence, half},
+		"a basic block":       {nn.NewBasicBlock(2, 4, 2), image, half},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true})
@@ -494,8 +489,7 @@ func TestBuffersAfterAFailure(t *testing.T) {
 					}
 				})
 				if ended == "nothing" {
-					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed,
-						recomputing)
+					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed, recomputing)
 				}
 				for name, value := range buffersOf(model) {
 					if value != before[name] {

@@ -138,8 +138,7 @@ type pair struct {
 }
 
 func newPair(a, b nn.Layer, declare bool) *pair {
-	p := &pair{a: a, b: b, run: func(c *nn.Ctx, x *torch.Tensor,
-		l nn.Layer) *torch.Tensor {
+	p := &pair{a: a, b: b, run: func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor {
 		return c.Run(x, l)
 	}}
 	if declare {
@@ -178,8 +177,7 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 	}
 	checkpoint := undeclared()
 	checkpoint.run = func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor {
-		return c.Checkpoint(func(c *nn.Ctx,
-			xs []*torch.Tensor) []*torch.Tensor {
+		return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Run(xs[0], l)}
 		}, x)[0]
 	}

@@ -42,8 +42,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 			return nn.NewSequential(append(head(), transpose, nn.NewFlatten(1, -1), nn.NewLinear(72, 3))...)
 		},
 		"sum": func() *nn.Sequential {
-			sum := layer(func(c *nn.Ctx,
-				x *torch.Tensor) *torch.Tensor {
+			sum := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				return c.SumDim(x, []int64{2, 3}, false)
 			})
 			return nn.NewSequential(append(head(), sum, nn.NewLinear(2, 3))...)
@@ -159,8 +158,7 @@ func sensitive(k int) nn.Layer {
 		func() nn.Layer { return nn.NewLinear(6, 6) },
 		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}) },
 		func() nn.Layer {
-			return nn.NewAvgPool2d(nn.Square(3),
-				nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+			return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 		},
 	}[k]()
 }

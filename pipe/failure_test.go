@@ -45,8 +45,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 		wants []string
 		is    error
 	}{
-		{"shapes that do not fit", func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		{"shapes that do not fit", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Op("aten::mm", x, x)
 		},
 			[]string{"aten::mm(float32[", "shapes cannot be multiplied"}, nil},
@@ -69,8 +68,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 							pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 						c := torch.NewCtx(torch.Options{})
 						defer c.Close()
-						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)),
-							Target: pipe.Rows(classes(7, 3)(c, 0))}
+						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 						loss := nn.CrossEntropy()
 						step := func() (pipe.Result, error) {
 							nn.ZeroGrads(model)
@@ -98,8 +96,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 								e.Layer, e.Direction)
 						}
 						for _, want := range append(way.wants,
-							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch,
-								direction)) {
+							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
 							if !strings.Contains(err.Error(), want) {
 								t.Errorf("%q is not in: %v", want, err)
 							}
@@ -120,8 +117,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 						s.when = nil
 						after, err := step()
 						if err != nil || after.Loss != before.Loss {
-							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err,
-								before.Loss)
+							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err, before.Loss)
 						}
 					})
 			}

@@ -347,8 +347,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				for at, peak := range peaks {
 					if peak > plans[at].Peak || plans[at].Peak > budget[at] {
-						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak,
-							plans[at].Peak)
+						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak, plans[at].Peak)
 					}
 				}
 			}

@@ -135,8 +135,7 @@ func (n *nest) calls() map[string]func() error {
 			return err
 		},
 		"OnStages": func() error {
-			return n.p.OnStages(ctx,
-				func(int, *torch.Ctx) error { return nil })
+			return n.p.OnStages(ctx, func(int, *torch.Ctx) error { return nil })
 		},
 		"Plan":          func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err },
 		"Place":         n.p.Place,
@@ -190,8 +189,7 @@ func (n *nest) places() map[string]func(f func()) error {
 			return err
 		},
 		"an update": func(f func()) error {
-			return n.p.OnStages(ctx,
-				func(int, *torch.Ctx) error { f(); return nil })
+			return n.p.OnStages(ctx, func(int, *torch.Ctx) error { f(); return nil })
 		},
 		"an optimizer of Update": func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
 		"a layer that Plan measures": inLayer(n.plain, always,
@@ -389,8 +387,7 @@ func TestConcurrentRuns(t *testing.T) {
 					for call := range calls {
 						got, err := once(c, g, kind)
 						if err != nil || !reflect.DeepEqual(got, want[g][kind]) {
-							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v",
-								named(cfg),
+							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg),
 								call, kind, g, err)
 						}
 					}

@@ -277,10 +277,8 @@ func ofRows(rows int64) trial {
 	return trial{rows: rows, loss: nn.MSE(nn.LossConfig{Sum: true}), inputs: wanted(normal(rows, 4)),
 		targets: one(normal(rows, 4)),
 		model: func() *nn.Sequential {
-			return nn.NewSequential(stashing(func(c *nn.Ctx,
-				x *torch.Tensor) *torch.Tensor {
-				c.Stash("a",
-					x)
+			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Stash("a", x)
 				return c.Tanh(x)
 			}, "a"), nn.NewLinear(4, 4),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))

@@ -436,8 +436,7 @@ func TestReplicasAccumulate(t *testing.T) {
 							if err := step(p, i, true, 0, replicas*rows); err != nil {
 								return nil, fmt.Errorf("step %d: %w", i, err)
 							}
-							if err := p.Update(context.Background(), o); !errors.Is(err,
-								pipe.ErrAccumulating) {
+							if err := p.Update(context.Background(), o); !errors.Is(err, pipe.ErrAccumulating) {
 								return nil,
 									fmt.Errorf("an update with gradients that are not summed: %v", err)
 							}

@@ -139,14 +139,12 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		{"twice", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.Backward(ctx, g) },
 			closed},
 		{"retained after the last", func(run *pipe.Run) error {
-			_ = run.Backward(ctx,
-				g)
+			_ = run.Backward(ctx, g)
 			return run.BackwardRetained(ctx, g)
 		}, closed},
 		{"after Close", func(run *pipe.Run) error { run.Close(); return run.Backward(ctx, g) }, closed},
 		{"after a failure", func(run *pipe.Run) error {
-			_ = run.BackwardRetained(cancelled,
-				g)
+			_ = run.BackwardRetained(cancelled, g)
 			return run.Backward(ctx, g)
 		}, closed},
 		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) },
@@ -325,8 +323,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				}
 				var e *pipe.UpdateError
 				var memory *torch.MemoryError
-				if !errors.As(err, &e) || !errors.As(err,
-					&memory) || e.Half || e.Device != memory.Device ||
+				if !errors.As(err, &e) || !errors.As(err, &memory) || e.Half || e.Device != memory.Device ||
 					!strings.Contains(err.Error(), "nothing has changed") {
 					t.Fatal(err)
 				}

@@ -37,16 +37,14 @@ func TestTransparency(t *testing.T) {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(12, 32), nn.NewReLUInPlace(),
 					nn.NewDropout(0.3),
-					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(),
-						nn.NewDropout(0.5)), nn.NewLinear(32, 4))
+					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(), nn.NewDropout(0.5)), nn.NewLinear(32, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
 		},
 		"products that oneDNN computes, with a last micro-batch of other kernels": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewLinear(72, 96),
-					nn.NewTransformerBlock(96, 4, 0), nn.NewFlatten(1,
-						-1), nn.NewLinear(40*96, 4))
+					nn.NewTransformerBlock(96, 4, 0), nn.NewFlatten(1, -1), nn.NewLinear(40*96, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
 		},
@@ -412,8 +410,7 @@ func (m *randomNet) grow(i, k int) {
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
 	case 13:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Add(x,
-				c.SumDim(x, []int64{1, 3}, true))
+			return c.Add(x, c.SumDim(x, []int64{1, 3}, true))
 		}))
 	case 14:
 		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
@@ -423,9 +420,7 @@ func (m *randomNet) grow(i, k int) {
 	case 16:
 		m.add(nn.NewSoftmax(1))
 	case 17:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
-			nn.NewTransformerBlock(36, 4, 0.1),
-			image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewTransformerBlock(36, 4, 0.1), image))
 	case 18, 19:
 		m.stash(k == 19)
 	case 20:

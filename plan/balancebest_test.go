@@ -263,8 +263,7 @@ func TestManyPops(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := best(len(layers), n, func(counts []int) []float64 {
-			return times(layers, counts,
-				config)
+			return times(layers, counts, config)
 		}); !slices.Equal(got, want) {
 			t.Errorf("%d stages: got %v at %v, want %v at %v", n, got, times(layers, got, config), want,
 				times(layers, want, config))

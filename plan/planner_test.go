@@ -175,8 +175,7 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 	if err := (*plan.Plan)(nil).Check(); err == nil {
 		t.Error("a nil plan is valid")
 	}
-	if _, err := plan.Solve(context.Background(),
-		plan.Problem{MicroBatches: 0}); err == nil ||
+	if _, err := plan.Solve(context.Background(), plan.Problem{MicroBatches: 0}); err == nil ||
 		!strings.Contains(err.Error(), "MicroBatches is 0; want at least 1") {
 		t.Errorf("got %v", err)
 	}

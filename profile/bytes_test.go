@@ -81,8 +81,7 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 					c := torch.NewCtx(torch.Options{Device: torch.CPU(3)})
 					defer c.Close()
 					x, model := network.input(c), network.build()
-					p := measured(t, model, profile.Config{BytesOnly: true},
-						c.Narrow(x, 0, 0, x.Size(0)/chunks))
+					p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, x.Size(0)/chunks))
 					stagesHold(t, p, model, x, cut, chunks, policy)
 				})
 			}

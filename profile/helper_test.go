@@ -27,8 +27,7 @@ func do(forward func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
 
 func one(forward func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor) nn.Layer {
 	return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return []*torch.Tensor{forward(c,
-			xs[0])}
+		return []*torch.Tensor{forward(c, xs[0])}
 	})
 }
 
@@ -72,8 +71,7 @@ var networks = []struct {
 			nn.NewFlatten(1, -1), nn.NewLinear(4*36, 12), nn.NewDropout(0.3), nn.NewReLUInPlace(),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) }),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				return c.Narrow(x, 1, 0,
-					6)
+				return c.Narrow(x, 1, 0, 6)
 			}), nn.NewLinear(6, 3), nn.NewReLUInPlace(),
 		)
 	}, images},
@@ -84,8 +82,7 @@ var networks = []struct {
 	{"tuples", func() *nn.Sequential {
 		pair := func() nn.Layer {
 			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				return []*torch.Tensor{xs[0],
-					xs[0]}
+				return []*torch.Tensor{xs[0], xs[0]}
 			})
 		}
 		swap := func() nn.Layer {
@@ -113,8 +110,7 @@ var networks = []struct {
 			nn.NewLinearShared(e.Weight, false))
 	}, tokens},
 	{"nothing to train before", func() *nn.Sequential {
-		return nn.NewSequential(one(func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		return nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.MulScalar(x, 3)
 		}), nn.NewReLU(), nn.NewLinear(16, 4))
 	}, vectors},

@@ -232,10 +232,9 @@ func TestRefuses(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"empty": {nil, "line 1: jsontext: unexpected EOF"},
-		"cut short": {read(t, "testdata/tokenizer.json")[:3000],
-			"the file may be damaged, or cut short"},
-		"no JSON": {[]byte("{\n\n?"), "line 3: "},
+		"empty":     {nil, "line 1: jsontext: unexpected EOF"},
+		"cut short": {read(t, "testdata/tokenizer.json")[:3000], "the file may be damaged, or cut short"},
+		"no JSON":   {[]byte("{\n\n?"), "line 3: "},
 		"another file": {[]byte(`{"architectures": ["GPT2LMHeadModel"]}`),
 			"model.vocab has no tokens; want a tokenizer.json of byte-pair encoding"},
 		"WordPiece":  {small(change{"type": "WordPiece"}), `model.type is "WordPiece"; want BPE`},

@@ -322,8 +322,7 @@ func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 						int64(start), int64(rows)))
 				c.SetGrad(false)
 				c.Backward([]*torch.Tensor{loss},
-					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss),
-						float64(rows)/float64(total))}, false)
+					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss), float64(rows)/float64(total))}, false)
 				microBatch, start = microBatch+1, start+rows
 			}
 		}

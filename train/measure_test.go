@@ -311,8 +311,7 @@ func TestPlanMemory(t *testing.T) {
 			l.OnStep = []train.Hook{func(s train.StepInfo) error {
 				for i, peak := range s.Peak {
 					if peak > least[i] || s.Step > 1 && row.set[i] != "" && peak != least[i] {
-						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i),
-							least[i])
+						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i), least[i])
 					}
 				}
 				return nil

@@ -59,8 +59,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 	}
 	operators := []func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor{
 		func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor {
-			return c.Linear(x, weights[i],
-				biases[i])
+			return c.Linear(x, weights[i], biases[i])
 		},
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.GELU(x, "none") },
@@ -95,8 +94,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 				}
 				if checkpoints && depth < cut[i] {
 					return engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
-						return tensors{from(c, i,
-							depth+1, in[0])}
+						return tensors{from(c, i, depth+1, in[0])}
 					}, tensors{x}, true)[0]
 				}
 				return from(c, i+1, 0, operators[chain[i]](c, i, x))
@@ -183,8 +181,7 @@ func TestCheckpointGoesBackTwice(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x := torchtest.Leaf(t, c, 2)
 	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
-		return tensors{c.MulScalar(in[0],
-			3)}
+		return tensors{c.MulScalar(in[0], 3)}
 	},
 		tensors{x}, false)
 	back := func(keep bool) error {
@@ -329,8 +326,7 @@ func TestCheckpointFailures(t *testing.T) {
 			"another type": {func(*torch.Ctx) { panic(key{3}) },
 				func(p any) bool { return p == any(key{3}) }},
 			"an operator": {func(c *torch.Ctx) {
-				c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32,
-					2, 3))
+				c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3))
 			}, func(p any) bool {
 				e, ok := p.(*torch.Error)
 				return ok && e.Op == "aten::mm" && cmp.Equal(e.Args, []string{"float32[2,3]", "float32[2,3]"})
@@ -376,8 +372,7 @@ func TestCheckpointFailures(t *testing.T) {
 					t.Errorf("sequence %d, recorded in [%d,%d)", e.Sequence, before, after)
 				}
 				c.Device().SetLimit(0)
-				y = engine.Checkpoint(c, deep(depth-1, func(c *torch.Ctx,
-					in tensors) tensors {
+				y = engine.Checkpoint(c, deep(depth-1, func(c *torch.Ctx, in tensors) tensors {
 					return tensors{c.MulScalar(in[0], 2)}
 				}), tensors{x}, false)
 				c.Backward(y, tensors{grad}, false)

@@ -64,8 +64,7 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end},
 				g.Failed(),
 				func(err error) {
-					g.Fail(group.FailedError{Stage: -1, MicroBatch: -1,
-						Message: err.Error()})
+					g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 				}, meet(g))
 			m.remote.SetDirect(m.direct, worker)
 			return err

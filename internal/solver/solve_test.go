@@ -62,8 +62,7 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 						if other.peak <= limit &&
 							(best < 0 ||
 								cmp.Or(cmp.Compare(other.time, best),
-									cmp.Compare(other.recomputed, recomputed), cmp.Compare(other.peak,
-										peak)) < 0) {
+									cmp.Compare(other.recomputed, recomputed), cmp.Compare(other.peak, peak)) < 0) {
 							best, recomputed, peak = other.time, other.recomputed, other.peak
 						}
 					}
