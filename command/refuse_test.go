@@ -16,10 +16,8 @@ func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	noerr.Do(t, os.WriteFile(file, []byte("short"), 0o666))
-	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"),
+		0o666))
 	programs := t.TempDir()
 	broken, other := filepath.Join(programs, "broken"), filepath.Join(programs, "other")
 	for path, text := range map[string]string{
@@ -30,10 +28,8 @@ func TestRefuses(t *testing.T) {
 	}
 	split := t.TempDir() // pictures in parts to train and to test with
 	for _, class := range []string{"train/a", "train/b", "val/a", "val/b"} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777),
-			os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777),
+			os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)))
 	}
 	train := func(args ...string) []string { return with(with(small, "--steps", "2"), args...) }
 	tests := []struct {

@@ -297,12 +297,10 @@ func (q problem) pipedAs(t test, cfg pipe.Config) record {
 		if step == q.steps-1 {
 			r = snapshot(model, losses, gradient)
 		}
-		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+		must.Do(t, p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
 			descend(c, p.Stages()[stage].Params())
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		c.Close()
 	}
 	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })

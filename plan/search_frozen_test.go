@@ -50,7 +50,7 @@ func TestFrozenUnits(t *testing.T) {
 						problem.Stages[s].Memory.Unplaced, own)
 				}
 			}
-			if took, fits := judged(t, p, c); fits {
+			if took, fits, _ := judged(t, p, c); fits {
 				best = min(best, took)
 			}
 		})

@@ -103,13 +103,13 @@ func everyCut(units, stages int, visit func(c cut)) {
 }
 
 // judged is the time of a step of a cut as package schedule says of the plan that package planner makes,
-// or false if that does not fit.
-func judged(t must.T, p *space, c cut) (int64, bool) {
+// and whether it fits, and if so whether values may not wait on its links.
+func judged(t must.T, p *space, c cut) (took int64, fits, meets bool) {
 	problem := p.problem(c)
 	problem.First = true
 	plan, err := Solve(context.Background(), problem)
 	if _, short := err.(*MemoryError); short {
-		return 0, false
+		return 0, false, false
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -123,8 +123,8 @@ func judged(t must.T, p *space, c cut) (int64, bool) {
 	for s := range times {
 		times[s] = p.plannedTimes(plan, s, c)
 	}
-	took := must.Get(p.links(c).Simulate(plan.Program, durations(times)))(t)
-	return int64(took.Makespan()), true
+	line := must.Get(p.links(c).Simulate(plan.Program, durations(times)))(t)
+	return int64(line.Makespan()), true, plan.Program.Capacity != 0
 }
 
 // virtuals are the numbers of stages of each device that a schedule is tried with.

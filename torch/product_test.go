@@ -74,7 +74,7 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 							}
 							memory, _ := c.GradOf(ours.weight).Storage()
 							if i > 0 && memory != where {
-								t.Errorf("micro-batch %d: the gradient of the weight was not added to "+"where it lay", i)
+								t.Errorf("micro-batch %d: the gradient of the weight was not added to where it lay", i)
 							}
 							where = memory
 							a.SetGradOf(nil)
