@@ -11,7 +11,8 @@ import (
 
 func TestBalanceOfCosts(t *testing.T) {
 	for _, test := range []struct{ costs, stages, want string }{
-		{"4,2,2,2,2,4,6", "3", `{"balance":[3,3,1],"bottleneck":8,"stages":[{"cost":8},{"cost":8},{"cost":6}]}`},
+		{"4,2,2,2,2,4,6", "3",
+			`{"balance":[3,3,1],"bottleneck":8,"stages":[{"cost":8},{"cost":8},{"cost":6}]}`},
 		{"0.5, 1.25,0", "2", `{"balance":[1,2],"bottleneck":1.25,"stages":[{"cost":0.5},{"cost":1.25}]}`},
 	} {
 		r := must(t, "balance", "--costs", test.costs, "--stages", test.stages, "--format", "json")

@@ -147,7 +147,7 @@ func TestTrainsOnImages(t *testing.T) {
 		noerr.Do(t, os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)),
 			[]byte("\x89PNG\r\n\x1a\n"), 0o666))
 	}
-	refuses(t, line, exitFailed, filepath.Join(directory, "dark", "0.png")+": ",
+	refuses(t, line, exitUsage, filepath.Join(directory, "dark", "0.png")+": ",
 		"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
 }
 

@@ -97,8 +97,8 @@ func TestEvalOfOtherRows(t *testing.T) {
 	const straight = "%d,%d,%g"
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "mlp", "--set", "width=16", "--data", "csv", "--data-dir",
-		table("a.csv", 200, "a,b,sum", straight), "--data-set", "standardise=1,task=regression", "--batch", "20",
-		"--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "40", "--out", out)
+		table("a.csv", 200, "a,b,sum", straight), "--data-set", "standardise=1,task=regression", "--batch",
+		"20", "--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "40", "--out", out)
 	ten := table("ten.csv", 10, "a,b,sum", straight)
 	few := evaluated(t, out, "--data-dir", ten, "--part", "all")
 	if few.Samples != 10 || *few.MSE > 0.1 {
@@ -163,7 +163,7 @@ func TestPredictPictures(t *testing.T) {
 		part string
 	}{
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
-		{[]string{out, dark, cut}, exitFailed,
+		{[]string{out, dark, cut}, exitUsage,
 			"cut.png: png: invalid format: not enough pixel data; want a PNG,"},
 		{[]string{savedBy(t, 1), dark}, exitUsage,
 			`is of a model "three", which penstock models does not list`},
@@ -171,6 +171,13 @@ func TestPredictPictures(t *testing.T) {
 		refuses(t, with([]string{"predict"}, row.args...), row.code, row.part)
 	}
 	refuses(t, []string{"eval", out}, exitUsage, `classes ["dark"]; want at least two`)
+	damaged := folderOf(t)
+	for i := range 8 {
+		if err := os.Truncate(filepath.Join(damaged, "dark", fmt.Sprintf("%d.png", i)), 40); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuses(t, []string{"eval", out, "--data-dir", damaged, "--part", "all"}, exitUsage, "0.png: ")
 	other := folderOf(t)
 	noerr.Do(t, os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")))
 	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage,
@@ -306,8 +313,8 @@ func TestPredictFromStandardInput(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "mlp", "--set", "width=8", "--data", "csv", "--data-dir",
-		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1", "--steps",
-		"2", "--out", out)
+		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1",
+		"--steps", "2", "--out", out)
 	predicted := func(stdin, file string) string {
 		args := []string{"predict", out, file}
 		if stdin == "" {

@@ -79,7 +79,8 @@ func TestFullStdout(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr:\n%s", format, code, &stderr)
 		}
 		h := history(t, out)
-		if got := fmt.Sprintf("step %d is saved in ", len(h.Steps)); got != want || len(h.Tests) != len(h.Steps) {
+		got := fmt.Sprintf("step %d is saved in ", len(h.Steps))
+		if got != want || len(h.Tests) != len(h.Steps) {
 			t.Errorf("%s: %d steps and %d tests in the metrics; %s", format, len(h.Steps), len(h.Tests), want)
 		}
 	}

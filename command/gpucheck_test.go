@@ -28,7 +28,8 @@ func goodKit() map[string]string {
 		"penstock": `case "$*" in
 	version) echo "devices   cpu:0" ;;
 	*cuda:0*) echo "there is no GPU"; exit 64 ;;
-	*) echo '{"step":1,"peak_bytes":[1000]}'; echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}' ;;
+	*) echo '{"step":1,"peak_bytes":[1000]}'
+	   echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}' ;;
 esac`,
 		"bench":     `echo "bench: $*  1.00" >&2`,
 		"pipe.test": passes, "segment.test": passes, "models.test": passes,

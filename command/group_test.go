@@ -50,7 +50,8 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"},
 			group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
 		{threeOf4, []string{"--join-timeout", "90s", "--silence", "10s"}, group.Config{Rank: 3, Size: 4,
-			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second, Silence: 10 * time.Second}, 4},
+			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second,
+			Silence: 10 * time.Second}, 4},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
@@ -80,7 +81,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 			`environment variable RANK is "2"; want a whole number from 0 to 1; --processes, --rank and`},
 		{nil, []string{"--rank", "1", "--processes", "2"}, `environment variable MASTER_ADDR is ""`},
 		{threeOf4, []string{"--stages", "2"},
-			"4 processes share 2 devices; each needs one: want --stages 4 or more, or fewer processes"},
+			"4 processes share 2 devices; each needs one: want --stages 4, or fewer processes"},
 		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"},
 			"--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
 		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"},

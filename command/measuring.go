@@ -153,7 +153,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	for i := range made.Devices {
 		fmt.Fprint(stderr, describePlanned(made, i))
 	}
-	if j.limit == 0 && j.bytes == nil {
+	if j.limit == 0 && len(j.bytes) == 0 {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
@@ -289,8 +289,6 @@ func (f *modelFlags) usualSamples() *data.Info {
 	}
 	return s
 }
-
-func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	show := progress.New(cmd.ErrOrStderr(), "measuring", "layers")

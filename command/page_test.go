@@ -67,9 +67,11 @@ func TestRecordedStep(t *testing.T) {
 		{"100", "--steps 1", 1, 100},
 	} {
 		os.RemoveAll(out)
-		must(t, with(small, with(strings.Fields(row.flags), "--data-set", "train="+row.train, "--out", out)...)...)
+		args := append(strings.Fields(row.flags), "--data-set", "train="+row.train, "--out", out)
+		must(t, with(small, args...)...)
 		run, err := report.ReadFile(filepath.Join(out, report.FileName))
-		if err != nil || run.Step != row.step || run.Rows != row.rows || len(run.Plan.Stages[0].MicroBatches) != 4 {
+		if err != nil || run.Step != row.step || run.Rows != row.rows ||
+			len(run.Plan.Stages[0].MicroBatches) != 4 {
 			t.Errorf("%+v: step %d with %d rows, %v", row, run.Step, run.Rows, err)
 		}
 	}

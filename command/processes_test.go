@@ -441,7 +441,8 @@ func TestALimitThatOneProcessExceeds(t *testing.T) {
 	args := with(small, "--balance", "5,1", "--memory-limit", "400KiB", "--processes", "2", "--rendezvous",
 		proctest.Address(t), "--rank")
 	for rank, p := range []*process{begin(t, nil, with(args, "0")...), begin(t, nil, with(args, "1")...)} {
-		if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), "stage 0 on cpu:0 needs ") {
+		if code := p.end(t); code != exitUsage ||
+			!strings.Contains(p.stderr.String(), "stage 0 on cpu:0 needs ") {
 			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
 		}
 	}

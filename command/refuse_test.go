@@ -37,7 +37,7 @@ func TestRefuses(t *testing.T) {
 		code int
 		want []string // parts of the line
 	}{
-		{[]string{"train"}, exitUsage, []string{"--model", "resnet20"}},
+		{[]string{"train"}, exitUsage, []string{"--model", "penstock models lists"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage,
 			[]string{"gpt", "cifar10"}},
@@ -149,7 +149,7 @@ func TestRefuses(t *testing.T) {
 			[]string{"--trace", "there is no folder", "nowhere"}},
 
 		{[]string{"models", "resnet21"}, exitUsage,
-			[]string{`penstock: NAME "resnet21": did you mean resnet20? want one of mlp`}},
+			[]string{`penstock: Model is "resnet21"; did you mean resnet20? want one of mlp`}},
 		{train("--model", "resnet21"), exitUsage,
 			[]string{`penstock: --model "resnet21": did you mean resnet20? want one of mlp`}},
 		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage,

@@ -294,7 +294,8 @@ func TestResumeWithChanges(t *testing.T) {
 	}
 	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6",
 		"--save-every", "1", "--resume")...)
-	if want := "/step-000006; --epochs 2 instead of 0; --steps 7 instead of 6\n"; !strings.Contains(r.stderr, want) {
+	want = "/step-000006; --epochs 2 instead of 0; --steps 7 instead of 6\n"
+	if !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr: %s; want %s", r.stderr, want)
 	}
 	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6",

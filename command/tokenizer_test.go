@@ -118,8 +118,8 @@ func TestTokenize(t *testing.T) {
 	}{
 		{[]string{"none.txt", "--tokenizer", fixtureTokenizer}, exitUsage, "none.txt: no such file"},
 		{[]string{text, "--tokenizer", "none"}, exitUsage, "--tokenizer: tokenizer: stat none: no such file"},
-		{[]string{textFile(t, "a.txt", ""), "--tokenizer", fixtureTokenizer}, exitFailed, "no tokens"},
-		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitFailed,
+		{[]string{textFile(t, "a.txt", ""), "--tokenizer", fixtureTokenizer}, exitUsage, "no tokens"},
+		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitUsage,
 			"b.txt: tokenizer: line 2, column 2: byte 0xff is not UTF-8"},
 		{[]string{text, "--tokenizer", textFile(t, "t.json",
 			`{"model":{"type":"Unigram","vocab":{"a":0}}}`)}, exitUsage,

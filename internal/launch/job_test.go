@@ -172,6 +172,8 @@ func TestTheFailureThatIsTold(t *testing.T) {
 		{[]string{"exit 1", "silent"}, time.Millisecond, forever, 0, 1, 0, ""},
 		{[]string{"exit 1", "refused", "exit 1"}, forever, forever, 1, launch.Usage, 0, ""},
 		{[]string{"crash"}, forever, forever, 0, -1, syscall.SIGABRT, ""}, // a crash is no refusal
+		{[]string{"signal 11"}, forever, forever, 0, -1, syscall.SIGSEGV,
+			"was ended by signal 11 (segmentation fault)"},
 	} {
 		j := job(io.Discard, io.Discard, row.whats...)
 		j.Settle, j.Grace = row.settle, row.grace
