@@ -30,12 +30,14 @@ func TestTransparencyOfReplicas(t *testing.T) {
 	torchtest.Check(t)
 	draws.Checks(t, 15, 100)
 	var ways atomic.Int32
+	drawn := 0
 	defer func() {
-		if ways.Load() == 0 && draws.Many() {
+		if ways.Load() == 0 && drawn >= 15 {
 			t.Error("no process had a way")
 		}
 	}()
 	rapid.Check(t, func(t *rapid.T) {
+		drawn++
 		live := torch.LiveTensors()
 		replicas := rapid.IntRange(1, 3).Draw(t, "replicas")
 		rows := rapid.Int64Range(int64(replicas), 9).Draw(t, "rows")

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/draws"
 	"penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/remat"
@@ -18,6 +19,7 @@ import (
 // What is solved is valid and within its limits, and its text is read back as it was. What is short
 // of memory is solved under the least limits that the error names, and hardly ever with a byte less.
 func TestSolve(t *testing.T) {
+	draws.Checks(t, 200, 1000)
 	short := 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := problem(t)

@@ -67,7 +67,7 @@ func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	})
 	near := int64(0)
 	if _, _, meets := judged(t, p, f.cut); meets || bestMeets {
-		near = least / 50 // a search plans each device alone, and values on links may wait if it fits so
+		near = least / 10 // a search plans each device alone, and values on links may wait if it fits so
 	}
 	if d := min(f.step, none) - least; max(d, -d) > near || f.bound < min(f.step, none) {
 		t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, m,

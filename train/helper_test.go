@@ -134,3 +134,10 @@ func sumOf(model nn.Module) string {
 	}
 	return sum
 }
+
+func testDevices(n int) (list []torch.Device) {
+	for i := range n {
+		list = append(list, torchtest.Device(i))
+	}
+	return list
+}
