@@ -90,6 +90,17 @@ func TestInfer(t *testing.T) {
 			t.Errorf("%d rows: got %v", rows, got)
 		}
 		got.Free()
+		var each []byte
+		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x),
+			Each: func(first int64, output []*torch.Tensor) {
+				if int64(len(each)) != first*8 || len(output) != 1 {
+					t.Errorf("%d rows: an output of %d tensors from row %d", rows, len(output), first)
+				}
+				each = append(each, torch.Bytes(output[0])...)
+			}}))(t)
+		if !bytes.Equal(each, want) || result.Output != nil {
+			t.Errorf("%d rows: Each gets other outputs, or they are gathered: %v", rows, result.Output)
+		}
 	}
 	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
 		t.Errorf("evaluation changed %s", d)
