@@ -416,7 +416,9 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 		{"each Tanh keeps its output", stacked, bare, 12 * activation},
 		{"two wrappers: two outputs, of which one is an input", stacked, nn.Checkpointed, 2 * activation},
 		{"nested: nothing in them is kept", stacked, twice, 2 * activation},
-		{"all in one", func(wrap wrapper) *nn.Sequential { return nn.NewSequential(wrap(chain(wrap(tanhs(6)), tanhs(6)))) }, nn.Checkpointed, activation},
+		{"all in one", func(wrap wrapper) *nn.Sequential {
+			return nn.NewSequential(wrap(chain(wrap(tanhs(6)), tanhs(6))))
+		}, nn.Checkpointed, activation},
 		{"the ReLU's output and those of four Tanh", overwriting, bare, 5 * activation},
 		{"the copy for a layer that works in place is not kept", overwriting, nn.Checkpointed,
 			2 * activation},

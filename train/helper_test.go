@@ -107,9 +107,8 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 		nn.Free(model)
 	}
 	t.Cleanup(closer)
-	return &rig{&train.Loop{
-		Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader, Step: s.start.Step, Accumulate: s.accumulate,
-	}, model}, closer
+	return &rig{&train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader,
+		Step: s.start.Step, Accumulate: s.accumulate}, model}, closer
 }
 
 // run runs a loop to its end and fails the test on an error.

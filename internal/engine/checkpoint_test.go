@@ -341,7 +341,9 @@ func TestCheckpointFailures(t *testing.T) {
 				e, ok := p.(*torch.Error)
 				return ok && errors.Is(e, torch.ErrOutOfMemory)
 			}},
-			"memory in the inner backward": {func(c *torch.Ctx) { c.Device().SetLimit(c.Device().Memory().Live + 64) }, func(p any) bool {
+			"memory in the inner backward": {func(c *torch.Ctx) {
+				c.Device().SetLimit(c.Device().Memory().Live + 64)
+			}, func(p any) bool {
 				e, ok := p.(*torch.Error)
 				return ok && errors.Is(e, torch.ErrOutOfMemory) && strings.Contains(e.Op, "TanhBackward")
 			}},
