@@ -60,10 +60,7 @@ func TestSlowCutsArePlannedInPart(t *testing.T) {
 		limited := func(limit int64) *space {
 			return oneSpace(t, seeded(seed, 12), devices(4, 0), Options{Limit: limit}, "gpipe", 1, 6)
 		}
-		least, err := limited(1).share(t.Context(), c, none)
-		if err != nil {
-			t.Fatal(err)
-		}
+		least := must.Get(limited(1).share(t.Context(), c, none))(t)
 		p := limited((least + wholeLimit - 1) / wholeLimit) // the least with which the cut fits
 		if step, err := p.evaluate(t.Context(), c, none); err != nil || step >= none || p.solved != 4 {
 			t.Fatalf("a step of %d, %d devices planned, %v", step, p.solved, err)
