@@ -97,8 +97,7 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 	l.w = l.Param("w", nn.Ones, 2, 3)
 	model := nn.NewSequential(nn.NewTanh(), l, nn.NewLinear(3, 3))
 	p := started(t, model, pipe.Config{Balance: []int{2, 1}})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	for range 2 {
 		if _, err := p.Step(context.Background(),
 			pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)),
@@ -119,8 +118,7 @@ func TestCloseWaitsForRuns(t *testing.T) {
 		return x
 	}))
 	p := must.Get(pipe.New(model, pipe.Config{}))(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x := normal(2, 3)(c, 0)
 	done := make(chan error)
 	go func() {

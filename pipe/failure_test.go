@@ -140,8 +140,7 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 64), nn.NewTanh(),
 		nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
 	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: torch.CPU(2)})
 	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0))}
 	seen := map[string]bool{}
 	for extra := int64(0); extra < 40000; extra += 64 {
@@ -256,8 +255,7 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 	model := nn.NewSequential(&saboteur{when: note, how: stop}, &saboteur{when: note, how: stop},
 		&saboteur{when: note, how: stop})
 	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4, Devices: make([]torch.Device, 3)})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	if _, err := eval(p, context.Background(), normal(4, 2)(c, 0)); err == nil {
 		t.Fatal("no failure")
 	}

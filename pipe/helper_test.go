@@ -428,3 +428,10 @@ func (squares) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
 	return c.Op("aten::mse_loss", y, t, torch.ReduceMean)
 }
 func (squares) Reduction() torch.Reduction { return torch.ReduceMean }
+
+// newCtx returns a context that is closed when the test ends.
+func newCtx(t testing.TB, o torch.Options) *torch.Ctx {
+	c := torch.NewCtx(o)
+	t.Cleanup(c.Close)
+	return c
+}

@@ -49,8 +49,7 @@ func TestLimitIsEnforced(t *testing.T) {
 	d := torchtest.Device(5)
 	model := nn.NewSequential(tanh{newLinear(8, 32)}, tanh{newLinear(32, 32)}, tanh{newLinear(32, 4)})
 	p := started(t, model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
-	c := torch.NewCtx(torch.Options{Device: aside})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: aside})
 	q := problem{input: normal(16, 8), target: later(1, normal(16, 4))}
 	b := q.batch(c, p.Stages(), 0)
 	step := func() error {
@@ -619,8 +618,7 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 		Checkpoint: pipe.ExceptLast})
 	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 	defer o.Close()
-	c := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: aside, Threads: 1})
 	q := problem{input: normal(7, 3, 8, 8), target: classes(7, 5)}
 	var after torch.Memory
 	var elsewhere int64 // of the allocator, and on no account

@@ -245,10 +245,8 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	torchtest.Check(t)
 	inner := started(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()),
 		pipe.Config{Balance: []int{1, 1}, Chunks: 2, Devices: []torch.Device{torch.CPU(4), torch.CPU(5)}})
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(4)})
-	defer c.Close()
-	last := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(5)})
-	defer last.Close()
+	c := newCtx(t, torch.Options{Threads: 1, Device: torch.CPU(4)})
+	last := newCtx(t, torch.Options{Threads: 1, Device: torch.CPU(5)})
 	b := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(last, 1))}
 	ctx := context.Background()
 	want := must.Get(inner.Step(ctx, b, squares{}))(t)
@@ -417,8 +415,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 	torchtest.Check(t)
 	model := everything()
 	defer nn.Free(model)
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1})
 	b := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}
 	before, goroutines, tensors := 0, 0, int64(0)
 	for i := range 20 {

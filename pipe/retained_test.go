@@ -122,8 +122,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 	torchtest.Check(t)
 	model := exact()
 	p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: 2, Checkpoint: pipe.Never})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x, g, ctx := whole(c, 1, 4, 3), whole(c, 2, 4, 3), context.Background()
 	forward := func() *pipe.Run {
 		return must.Get(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
@@ -189,8 +188,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 4))
 	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1})
 	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}))(t)
 	defer run.Close()
 	backward := func(of func(context.Context, ...*torch.Tensor) error) []float32 {
