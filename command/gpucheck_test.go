@@ -54,8 +54,7 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	w := tar.NewWriter(&archive)
 	for name, text := range kit {
 		text = "#!/usr/bin/env bash\n" + text + "\n"
-		noerr.Do(t, w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755,
-			Size: int64(len(text))}))
+		noerr.Do(t, w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755, Size: int64(len(text))}))
 		if _, err := w.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}

@@ -97,8 +97,7 @@ func TestLeastLimit(t *testing.T) {
 // layers take when they are timed. Within it the run finds the cut.
 func TestLeastLimitOfAllCuts(t *testing.T) {
 	args := strings.Fields("train --data synthetic --checkpoint optimal --steps 1 --model mlp --set " +
-		"width=64 " +
-		"--chunks 2 --batch 16")
+		"width=64 --chunks 2 --batch 16")
 	within := func(limit int64, more ...string) ran {
 		r := rand.New(rand.NewPCG(uint64(limit), uint64(len(more))))
 		now := time.Duration(0)

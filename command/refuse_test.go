@@ -102,8 +102,7 @@ func TestRefuses(t *testing.T) {
 
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
 		{train("--memory-limit", "100KiB"), exitUsage,
-			[]string{"stage 0 on cpu:0 needs ", " and may have 102400",
-				"use more than --memory-limit "}},
+			[]string{"stage 0 on cpu:0 needs ", " and may have 102400", "use more than --memory-limit "}},
 		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage,
 			[]string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
 		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed,

@@ -413,8 +413,7 @@ func (m *randomNet) grow(i, k int) {
 			return c.Add(x, c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
 		}))
 	case 14:
-		m.add(nn.NewSequential(nn.NewUpsample(2),
-			nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
+		m.add(nn.NewSequential(nn.NewUpsample(2), nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 15:
 		m.add(nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
 	case 16:

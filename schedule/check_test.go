@@ -47,8 +47,7 @@ func TestCheck(t *testing.T) {
 		{"undeclared skip", "program forward-only stages=3 micro-batches=1\n" +
 			"worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", []string{
 			"unknown: worker 0, action 7, 0>2F0: activations move from a stage to the next or along a " +
-				"declared " +
-				"skip, and gradients back",
+				"declared skip, and gradients back",
 		}},
 		{"declared skip", "program whole stages=3 micro-batches=1 skips=0>2\n" +
 			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 " +
