@@ -144,8 +144,7 @@ func TestFailedCallChangesNothing(t *testing.T) {
 					nn.ZeroGrads(b.model)
 					b.Close()
 					if got := device.Memory().Live; got != live || torch.LiveTensors() != tensors {
-						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live,
-							torch.LiveTensors()-tensors)
+						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live, torch.LiveTensors()-tensors)
 					}
 				}
 			}

@@ -121,8 +121,7 @@ func folderOf(t *testing.T) string {
 			}
 			var b bytes.Buffer
 			noerr.Do(t, png.Encode(&b, p))
-			noerr.Do(t, os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(),
-				0o666))
+			noerr.Do(t, os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(), 0o666))
 		}
 	}
 	return directory

@@ -31,8 +31,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	read := func(path string) []byte {
 		return noerr.Get(os.ReadFile(path))(t)
 	}
-	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)),
-		&config))
+	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config))
 	if of != "vit" {
 		config["vocab_size"], config["eos_token_id"] = 380, 0
 	}

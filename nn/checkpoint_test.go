@@ -501,8 +501,7 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 			}
 			if ctx.Checkpointing != cfg.Checkpointing || ctx.Recomputing != cfg.Recomputing ||
 				ctx.Path() != "" {
-				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing,
-					ctx.Path())
+				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing, ctx.Path())
 			}
 			if y.RequiresGrad() {
 				c.Backward(list{y}, list{c.Op("aten::ones_like", y)}, false)

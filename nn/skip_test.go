@@ -656,8 +656,7 @@ func (p *plan) bare() nn.Layer {
 	case sequential:
 		return nn.NewSequential(children...)
 	case rectifier: // what it gives is saved for the backward, so that it must not be followed by another
-		return nn.NewSequential(nn.NewReLUInPlace(), doing(func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		return nn.NewSequential(nn.NewReLUInPlace(), doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.MulScalar(x, 0.75)
 		}))
 	}
@@ -816,8 +815,7 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 				if pop < cuts[i+1] {
 					continue
 				}
-				own, to := (*torch.Tensor)(nil), slices.IndexFunc(cuts,
-					func(cut int) bool { return cut > pop })-1
+				own, to := (*torch.Tensor)(nil), slices.IndexFunc(cuts, func(cut int) bool { return cut > pop })-1
 				switch {
 				case skip == nil:
 				case to == i+1:
@@ -871,8 +869,7 @@ func TestVerifySkipsListsAllThatIsWrong(t *testing.T) {
 			[]string{`"0" both stashes and pops "a"`}},
 		{"the names of nested layers", nn.NewSequential().Add("down", nn.NewSequential().Add("conv",
 			plainly("a", ""))).Add("up", plainly("", "", plainly("", "b"))),
-			[]string{`"up.0" pops "b", which no layer stashes`,
-				`"down.conv" stashes "a", which no layer pops`}},
+			[]string{`"up.0" pops "b", which no layer stashes`, `"down.conv" stashes "a", which no layer pops`}},
 		{"of two children the second first", nn.NewSequential(plainly("", "", plainly("", "a"),
 			plainly("a", ""))), []string{`"0.0" pops "a" before "0.1" stashes it`}},
 		{"all children come before the next layer", nn.NewSequential(plainly("", "a", plainly("b", "")),

@@ -64,8 +64,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 						torchtest.Check(t)
 						s := &saboteur{how: way.how}
 						model := sabotaged(s)
-						p := started(t, model,
-							pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
+						p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 						c := torch.NewCtx(torch.Options{})
 						defer c.Close()
 						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
@@ -102,8 +101,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 							}
 						}
 						var panicked *pipe.PanicError
-						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name,
-							"panic") || found &&
+						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name, "panic") || found &&
 							!strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
 							t.Errorf("the stack of the panic is not in %+v", panicked)
 						}
@@ -234,8 +232,7 @@ func TestPanicsOnStages(t *testing.T) {
 			if !done[0] || done[1] || !done[2] {
 				t.Errorf("stages done: %v, want all but 1", done)
 			}
-			if err := p.OnStages(context.Background(),
-				func(int, *torch.Ctx) error { return nil }); err != nil {
+			if err := p.OnStages(context.Background(), func(int, *torch.Ctx) error { return nil }); err != nil {
 				t.Errorf("the workers are of no use any more: %v", err)
 			}
 		})

@@ -212,8 +212,7 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
 				loss += float64(torch.Item[float32](l)) * weight
 				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l),
-					weight)}, false)
+				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l), weight)}, false)
 				row, microBatch = row+n, microBatch+1
 			}
 			if q.deferred {

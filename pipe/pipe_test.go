@@ -158,8 +158,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		id, _ := graph.IndexOf(e.Action)
 		for _, dep := range graph.Deps[id] {
 			if end[dep] == 0 || end[dep] > e.Start {
-				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep],
-					end[dep])
+				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep], end[dep])
 			}
 		}
 	}

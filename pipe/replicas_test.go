@@ -290,8 +290,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 			for i, d := range all[0].plan.Devices {
 				most := max(all[0].peaks[0][i], all[1].peaks[0][i])
 				if most > d.Peak || len(balance) == 1 && most != d.Peak {
-					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i,
-						most, d.Peak)
+					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i, most, d.Peak)
 				}
 			}
 			for _, r := range all {

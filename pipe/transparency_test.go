@@ -54,8 +54,7 @@ func TestTransparency(t *testing.T) {
 		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3},
-					nn.ConvConfig{Padding: nn.Pair{1, 1}}),
+				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}}),
 					nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16,
 						1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
@@ -435,8 +434,7 @@ func (m *randomNet) grow(i, k int) {
 	case 24:
 		m.freeze()
 	case 25:
-		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2),
-			nn.ConvConfig{Stride: nn.Square(2)}),
+		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2), nn.ConvConfig{Stride: nn.Square(2)}),
 			nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 26:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1),

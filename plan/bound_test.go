@@ -38,16 +38,14 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 				want.Makespan(), err)
 		}
 		if floor := p.floor(); floor > took {
-			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took,
-				floor)
+			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
 		}
 		for w := range p.workers {
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
 			if bound := p.stageBound(w, c[w], c[w+1]); bound > took {
-				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took,
-					bound, w)
+				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took, bound, w)
 			}
 		}
 	})

@@ -57,8 +57,7 @@ func randomMachine(t *rapid.T, devices int) Machine {
 		m.Devices = append(m.Devices, d)
 	}
 	if rapid.Bool().Draw(t, "links") {
-		m.Links = []Link{{Latency: time.Duration(rapid.IntRange(0, 30).Draw(t,
-			"latency")) * time.Microsecond,
+		m.Links = []Link{{Latency: time.Duration(rapid.IntRange(0, 30).Draw(t, "latency")) * time.Microsecond,
 			Bandwidth: float64(rapid.IntRange(1, 20).Draw(t, "bandwidth")) * 1e6}}
 	}
 	return m

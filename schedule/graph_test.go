@@ -132,8 +132,7 @@ func TestInFlight(t *testing.T) {
 			"worker 0: 0B0 0R1 0B1 0R2 0B2\n", []int{1}},
 		{"parts: a graph is held until the second has ended", one + "0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2\n",
 			[]int{3}},
-		{"parts of what is recomputed", one + "0F0 0F1 0F2 0R0 0I0 0R1 0I1 0W0 0W1 0R2 0I2 0W2\n",
-			[]int{2}},
+		{"parts of what is recomputed", one + "0F0 0F1 0F2 0R0 0I0 0R1 0I1 0W0 0W1 0R2 0I2 0W2\n", []int{2}},
 	} {
 		if diff := cmp.Diff(tt.want, schedule.InFlight(parse(t, tt.text))); diff != "" {
 			t.Errorf("%s, -want +got:\n%s", tt.name, diff)

@@ -169,8 +169,7 @@ func TestProductsOfBatches(t *testing.T) {
 	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		for _, shape := range [][]int64{{4, 6}, {40, 96}, {1, 2, 6, 6}, {3, 5, 6}, {2, 40, 96}, {5, 1, 96}} {
 			for _, out := range []int64{1, 6, 96} {
-				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3,
-					Autocast: autocast})
+				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3, Autocast: autocast})
 				draw := func(shape ...int64) *torch.Tensor {
 					return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
 				}
@@ -280,8 +279,7 @@ func within(t *testing.T, what string, a, b *torch.Tensor, most float64) {
 	}
 	for i := range want {
 		if off := math.Abs(got[i] - want[i]); !(off <= most*largest) || len(got) != len(want) {
-			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i],
-				len(want))
+			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i], len(want))
 		}
 	}
 }

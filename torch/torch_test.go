@@ -201,8 +201,7 @@ func TestConvolutionBytesAreTheSameOnEveryRun(t *testing.T) {
 		if run == 0 {
 			first = m
 		} else if m.Peak != first.Peak || m.Live != first.Live {
-			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live,
-				first.Peak)
+			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live, first.Peak)
 		}
 	}
 	if first.Peak <= first.Live && d.Kind == torch.KindCPU || first.Live == 0 {

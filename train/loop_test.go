@@ -426,8 +426,7 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		next.run(t)
 		s.run(t)
 		if a, b := sumOf(s.model), sumOf(next.model); a != want || b != want {
-			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b,
-				want)
+			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b, want)
 		}
 		l.Close()
 		closer()

@@ -325,9 +325,8 @@ func TestCheckpointFailures(t *testing.T) {
 			fail func(c *torch.Ctx)
 			want func(ended any) bool
 		}{
-			"an *Error": {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
-			"another type": {func(*torch.Ctx) { panic(key{3}) },
-				func(p any) bool { return p == any(key{3}) }},
+			"an *Error":    {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
+			"another type": {func(*torch.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
 			"an operator": {func(c *torch.Ctx) {
 				c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3))
 			}, func(p any) bool {

@@ -177,8 +177,7 @@ func TestSumsOfCopiedGradients(t *testing.T) {
 		},
 	} {
 		if got := peak(gradient); got != want {
-			t.Errorf("%s: the backward takes %d bytes, with a gradient that was made here %d", name, got,
-				want)
+			t.Errorf("%s: the backward takes %d bytes, with a gradient that was made here %d", name, got, want)
 		}
 	}
 }

@@ -257,8 +257,7 @@ func TestRestarts(t *testing.T) {
 		}
 		if code != row.code || !slices.Equal(got, row.want) ||
 			(code == launch.Usage) != (err != nil && strings.HasSuffix(err.Error(), "refused again")) {
-			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code,
-				row.want)
+			t.Errorf("%s: %v after failures with %v; want %d after %v", row.what, err, got, row.code, row.want)
 		}
 	}
 }

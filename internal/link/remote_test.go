@@ -614,8 +614,7 @@ func TestCapacityOfRemote(t *testing.T) {
 				}
 			}
 			if !slices.Equal(got, row.want) || live != row.live {
-				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want,
-					row.live)
+				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want, row.live)
 			}
 		})
 	}
