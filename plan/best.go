@@ -44,7 +44,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 			return float64(l.Saved + 2*l.WeightGradient + 1)
 		}))
 		if known == none {
-			light := &finder{p: p, ctx: ctx, plans: min(f.plans, 100),
+			light := &finder{p: p, ctx: ctx, plans: min(f.plans, max(100, f.plans/4)),
 				found: found{step: math.MaxInt64, bound: wholeLimit}}
 			light.value = func(c cut) (int64, error) { return p.share(ctx, c, light.step-1) }
 			isEvery := light.find(starts[len(starts)-1:])

@@ -39,8 +39,7 @@ func TestParseCSV(t *testing.T) {
 		"0F0,01F0":             `line 1, field 2: "01" is not a decimal number`,
 		"0F0,(0F1;0B0)OVERLAP": "line 1, field 2:",
 		"0F0,1F0\n0F8388607, 2F0\n0X0": "line 2, field 2: 3 stages and 0 skips of 8388608 micro-batches " +
-			"are more than " +
-			"16777216 forwards",
+			"are more than 16777216 forwards",
 		"": "no program",
 	} {
 		p, err := schedule.Parse(text)
