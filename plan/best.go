@@ -272,8 +272,8 @@ func (p *space) stageBound(s, i, j int) int64 {
 		bound += p.forwards(class)[i] + p.link[s-1].transferTime(p.sent[i])
 		back := p.backwards(class, 0, i) + p.link[s-1].transferTime(p.y[i])
 		for _, h := range p.link[:s] {
-			bound += int64(h.latency)
-			back += int64(h.latency)
+			bound += int64(h.Latency)
+			back += int64(h.Latency)
 		}
 		if !p.schedule.Split { // otherwise second parts of backwards may still follow
 			after = max(after, back)

@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 	}
 	for given, want := range map[string]string{
 		"# nothing\n\n":   "no program",
-		"worker 0: 0F0\n": `line 1, field 1: "worker 0: 0F0", want a stage`,
+		"worker 0: 0F0\n": `line 1, field 1: action "worker 0: 0F0": want a stage`,
 		"program gpipe stages=2 micro-batches=2": `line 1, word 2: want program and one ` +
 			`of whole, forward-only, backward-only`,
 		"program whole stages=2":                  "line 1, word 2: 0 micro-batches, want at least 1",
