@@ -850,10 +850,6 @@ func problems(t *testing.T, model *nn.Sequential) []string {
 }
 
 func TestVerifySkipsListsAllThatIsWrong(t *testing.T) {
-	declaredIn := func(s *nn.Sequential) *nn.Sequential {
-		s.Stashes("a")
-		return s
-	}
 	twice := plainly("a", "")
 	twice.Isolate(nn.NewNamespace())
 	twice.Stashes("a") // one name, two namespaces: Stash could not tell which is meant
@@ -874,10 +870,6 @@ func TestVerifySkipsListsAllThatIsWrong(t *testing.T) {
 			plainly("a", ""))), []string{`"0.0" pops "a" before "0.1" stashes it`}},
 		{"all children come before the next layer", nn.NewSequential(plainly("", "a", plainly("b", "")),
 			plainly("a", "b")), []string{`"0" pops "a" before "1" stashes it`}},
-		{"a Sequential", nn.NewSequential(plainly("", "a")).Add("in", nn.NewSequential().Add("side",
-			declaredIn(nn.NewSequential(nn.NewTanh())))),
-			[]string{`"in.side" is a Sequential and declares skips; declare them on one of its layers`,
-				`"0" pops "a", which no layer stashes`}},
 		{"a name in two namespaces of one module", nn.NewSequential(twice), []string{
 			`"0" stashes "a" twice`, `"0" stashes "a" of namespace N, which no layer pops`}},
 		{"all at once", nn.NewSequential(plainly("a b b c", "x"), plainly("a d", "d"), plainly("",
