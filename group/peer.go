@@ -48,7 +48,6 @@ func (p *peer) Read(b []byte) (int, error) {
 	}
 }
 
-// send queues a frame.
 func (p *peer) send(frame []byte) {
 	p.mu.Lock()
 	p.queue = append(p.queue, frame)
@@ -122,13 +121,10 @@ func (p *peer) stop() {
 	})
 }
 
-// why describes the end of the connection.
 func (p *peer) why(err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Sprintf("nothing was heard of it for %v", p.cfg.Silence)
-	case errors.Is(err, errFrame):
-		return "its control connection has sent bytes that are " + err.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return "its control connection was closed"
 	}
