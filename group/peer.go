@@ -75,7 +75,8 @@ func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	ended(err)
 	p.stop()
 	writer.Wait()
-	if !errors.Is(err, os.ErrDeadlineExceeded) && p.conn.SetReadDeadline(time.Now().Add(p.cfg.Silence)) == nil {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = p.conn.SetReadDeadline(time.Now().Add(p.cfg.Silence))
 		_, _ = io.Copy(io.Discard, p.conn)
 	}
 	_ = p.conn.Close()
