@@ -234,7 +234,7 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	if p.Device == r.p.stages[receive.Stage].Device && (!queued || p.Ready == nil) {
 		return out
 	}
-	once, at := torch.Distinct(out)
+	once, at := engine.Distinct(out)
 	free := func() { torch.FreeAll(once) }
 	defer free()
 	here := make([]*torch.Tensor, len(once))
