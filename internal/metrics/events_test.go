@@ -79,7 +79,7 @@ func TestEvents(t *testing.T) {
 	devices := []string{"cpu:0", "cpu:1"}
 	e, err := metrics.OpenEvents(dir, devices, 0)
 	ok(t, err)
-	ok(t, e.Step(step(1)), e.Step(step(2)), e.Test(test(2)), e.Test(test(2)), e.Sync(), e.Close())
+	ok(t, e.Step(step(1)), e.Step(step(2)), e.Test(test(2)), e.Sync(), e.Close())
 	again, err := metrics.OpenEvents(dir, devices, 1)
 	ok(t, err)
 	ok(t, again.Step(step(2)), again.Close())
