@@ -20,7 +20,7 @@ const FileName = "metrics.jsonl"
 // last line incomplete.
 type Log struct {
 	file    *os.File
-	pending []byte // not written yet, because the disk was full
+	pending []byte         // not written yet, because the disk was full
 	tested  map[bool]int64 // the step of the last test at false, of the last validation at true
 }
 
