@@ -67,7 +67,7 @@ func leastBytesOf(list []needs, state int) int64 {
 // micro-batch, and the least bytes that it needs. More devices then do not help. found is false if no
 // unit is known to be too large. Nothing is planned for this.
 func (m Costs) Oversized(machine Machine, options Options) (unit int, bytes int64, found bool) {
-	limit := machine.largest(options.Limit)
+	limit := machine.Largest(options.Limit)
 	p := &space{chain: m.Chain, held: m.Held}
 	p.setBoundaryBytes()
 	for u := range m.Chain.Layers {

@@ -111,9 +111,9 @@ func (m Machine) between(a, b string) (h linkCost) {
 	return h
 }
 
-// largest returns the most bytes that a device may hold if none may hold more than limit; 0 is no
+// Largest returns the most bytes that a device may hold if none may hold more than limit; 0 is no
 // limit.
-func (m Machine) largest(limit int64) (most int64) {
+func (m Machine) Largest(limit int64) (most int64) {
 	for _, d := range m.Devices {
 		bytes := LowerLimit(d.Bytes, limit)
 		if bytes == 0 {
@@ -132,8 +132,8 @@ func LowerLimit(a, b int64) int64 {
 	return a
 }
 
-// parts returns for how many stages, with a number of threads each, the machine has devices.
-func (m Machine) parts(threads int) (n int) {
+// Parts returns for how many stages, with a number of threads each, the machine has devices.
+func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads
 	}

@@ -248,7 +248,7 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 				func(o Costs) bool { return o.threads() == threads }) {
 				continue
 			}
-			parts, fewest, most := machine.parts(threads), w.Devices, w.Devices
+			parts, fewest, most := machine.Parts(threads), w.Devices, w.Devices
 			if w.Devices == 0 {
 				fewest, most = 1, min(parts/r, profile.units())
 			}

@@ -68,7 +68,7 @@ func randomMachine(t *rapid.T, devices int) Machine {
 func oneSpace(t must.T, c remat.Chain, m Machine, w Options, name string, virtual,
 	chunks int, more ...[]int64) *space {
 	s := must.Get(schedule.Named(name))(t)
-	all := m.workers(1, m.parts(1), w.Limit)
+	all := m.workers(1, m.Parts(1), w.Limit)
 	var sent, held []int64
 	if len(more) > 0 {
 		sent, held = more[0], more[1]
