@@ -354,10 +354,12 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 		l.OnStep = append(l.OnStep, j.testing(ctx))
 	}
 	if j.saveEvery > 0 {
-		l.OnStep = append(l.OnStep, train.Every(j.saveEvery, func(train.StepInfo) error {
-			_, err := j.save()
+		l.OnStep = append(l.OnStep, func(s train.StepInfo) (err error) {
+			if s.Step%j.saveEvery == 0 {
+				_, err = j.save()
+			}
 			return err
-		}))
+		})
 	}
 	l.Validation = j.validation()
 	l.OnEpoch = func(int) (err error) {

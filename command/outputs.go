@@ -83,8 +83,8 @@ func (j *job) testing(ctx context.Context) train.Hook {
 	if j.group != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	return train.Every(j.testEvery, func(s train.StepInfo) error {
-		if s.Step == j.last { // tested at the end
+	return func(s train.StepInfo) error {
+		if s.Step%j.testEvery != 0 || s.Step == j.last { // which is tested at the end
 			return nil
 		}
 		tested, err := j.evaluate(ctx)
@@ -95,7 +95,7 @@ func (j *job) testing(ctx context.Context) train.Hook {
 			return fmt.Errorf("testing after step %d: %w", s.Step, err)
 		}
 		return j.writeTest(metrics.Test{Step: s.Step, Epoch: s.Epoch}, tested)
-	})
+	}
 }
 
 func (j *job) validation() *train.Validation {

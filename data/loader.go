@@ -55,7 +55,6 @@ type Loader struct {
 	wait  sync.WaitGroup
 }
 
-// produced is a batch or an error.
 type produced struct {
 	batch Batch
 	err   error

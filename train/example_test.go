@@ -37,10 +37,12 @@ func ExampleLoop() {
 	}
 	defer adam.Close()
 	loop := &train.Loop{Pipe: p, Optimizer: adam, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 100}
-	loop.OnStep = []train.Hook{train.Every(50, func(s train.StepInfo) error {
-		fmt.Println("step", s.Step)
+	loop.OnStep = []train.Hook{func(s train.StepInfo) error {
+		if s.Step%50 == 0 {
+			fmt.Println("step", s.Step)
+		}
 		return nil
-	})}
+	}}
 	if _, err := loop.Run(context.Background()); err != nil {
 		log.Fatal(err)
 	}

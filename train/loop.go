@@ -80,16 +80,6 @@ type Loop struct {
 // Hook is called after a step.
 type Hook func(StepInfo) error
 
-// Every returns a Hook that calls f at every n-th step.
-func Every(n int64, f Hook) Hook {
-	return func(s StepInfo) error {
-		if s.Step%n != 0 {
-			return nil
-		}
-		return f(s)
-	}
-}
-
 // StepInfo describes a step that was taken.
 type StepInfo struct {
 	Step             int64 // counted from 1
