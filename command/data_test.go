@@ -126,10 +126,7 @@ func folderOf(t *testing.T) string {
 			if err := png.Encode(&b, p); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(),
-				0o666); err != nil {
-				t.Fatal(err)
-			}
+			mustWrite(t, filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.String())
 		}
 	}
 	return directory
@@ -151,10 +148,7 @@ func TestTrainsOnImages(t *testing.T) {
 		t.Errorf("accuracy %v", *one.TestAccuracy)
 	}
 	for i := range 8 {
-		if err := os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)),
-			[]byte("\x89PNG\r\n\x1a\n"), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		mustWrite(t, filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)), "\x89PNG\r\n\x1a\n")
 	}
 	refuses(t, line, exitUsage, filepath.Join(directory, "dark", "0.png")+": ",
 		"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")

@@ -13,10 +13,7 @@ import (
 // Whatever it is called, an input is not overwritten.
 func TestInputsAreKept(t *testing.T) {
 	chain := chainFile(t)
-	before, err := os.ReadFile(chain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := mustRead(t, chain)
 	dir := filepath.Dir(chain)
 	link, hard, drawn := filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json"),
 		filepath.Join(dir, "chain.svg")

@@ -28,10 +28,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	t.Helper()
 	var config map[string]any
 	read := func(path string) []byte {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := mustRead(t, path)
 		return content
 	}
 	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)),
@@ -50,9 +47,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	}
 	for name, content := range map[string][]byte{configFile: content,
 		"tokenizer.json": read(fixtureTokenizer + "/tokenizer.json")} {
-		if err := os.WriteFile(filepath.Join(folder, name), content, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		mustWrite(t, filepath.Join(folder, name), string(content))
 	}
 	m, err := models.New(folder, models.Options{})
 	if err != nil {
@@ -71,11 +66,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 // tune trains adapters of a folder's model on a text.
 func tune(t *testing.T, folder, layers string, args ...string) []string {
 	t.Helper()
-	text := filepath.Join(t.TempDir(), "text.txt")
-	if err := os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
 	return with([]string{"train", "--model", folder, "--lora", "r=3,alpha=6,dropout=0.1,layers=" + layers,
 		"--data",
 		"text", "--data-dir", text, "--window", "16", "--batch", "4", "--chunks", "2", "--optimizer",
@@ -147,10 +138,7 @@ func TestFolderGetsANewHead(t *testing.T) {
 	says(t, r.stderr, "skipped: ", "classifier.weight, classifier.bias")
 	exported := filepath.Join(t.TempDir(), "exported")
 	must(t, "export", out, "--out", exported)
-	config, err := os.ReadFile(filepath.Join(exported, configFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := mustRead(t, filepath.Join(exported, configFile))
 	says(t, strings.Join(strings.Fields(string(config)), ""), `"id2label":{"0":"dark","1":"light"}`)
 	before, after := opened(t, filepath.Join(folder, "model.safetensors")), opened(t, filepath.Join(exported,
 		"model.safetensors"))
@@ -196,9 +184,7 @@ func TestRefusesFolders(t *testing.T) {
 			}
 			text, _ := json.Marshal(map[string]any{"weight_map": index})
 			path := filepath.Join(folder, "model.safetensors.index.json")
-			if err := os.WriteFile(path, []byte(change(string(text))), 0o666); err != nil {
-				t.Fatal(err)
-			}
+			mustWrite(t, path, change(string(text)))
 			os.Remove(whole)
 			switch path := filepath.Join(folder, "2.safetensors"); {
 			case second < 0:
@@ -273,10 +259,7 @@ func TestRefusesFolders(t *testing.T) {
 
 // TestGuideOfFolders runs the lines of the guide's section on a small folder.
 func TestGuideOfFolders(t *testing.T) {
-	guide, err := os.ReadFile("../docs/guide.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	guide := mustRead(t, "../docs/guide.md")
 	_, section, _ := strings.Cut(string(guide), "\n## Fine-tune a model from Hugging Face\n")
 	_, lines, _ := strings.Cut(section, "```sh\n")
 	lines, _, found := strings.Cut(lines, "```")
@@ -289,10 +272,7 @@ func TestGuideOfFolders(t *testing.T) {
 	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` +
 		"\n" +
 		`{"text": "The stages of the pipeline are busy, and the batch goes on."}` + "\n"
-	if err := os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	mustWrite(t, filepath.Join(directory, "talks.jsonl"), strings.Repeat(talk, 80))
 	shell := exec.Command("sh", "-ec", `penstock() { "`+self+`" "$@"; }`+"\n"+lines)
 	shell.Dir, shell.Env = directory, append(os.Environ(), asCommand+"=1")
 	out, err := shell.CombinedOutput()

@@ -42,10 +42,7 @@ func TestReport(t *testing.T) {
 	if want := "mlp on synthetic: 5 steps\n"; r.stdout != want || r.stderr != "" {
 		t.Errorf("%+v, want %q", r, want)
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mustRead(t, page)
 	for _, want := range []string{"<!doctype html>", `"best":[{"bytes":`, `"chosen":[{"bytes":`,
 		`"times":"predicted"`, `"title":"mlp on synthetic"`} {
 		if !strings.Contains(string(text), want) {
@@ -87,10 +84,7 @@ func TestRecordedStep(t *testing.T) {
 // A run of several processes under another policy keeps what its page needs.
 func TestReportOfProcesses(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	p := begin(t, nil, launched(2, with(small, "--steps", "4", "--out", out)...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("exit code %d: %s", code, p.said(0))
-	}
+	mustTrain(t, launched(2, with(small, "--steps", "4", "--out", out)...)...)
 	run, err := report.ReadFile(filepath.Join(out, report.FileName))
 	if err != nil || len(run.Plan.Devices) != 2 || run.Ran.Workers != 2 || run.Layers[1].Forward <= 0 ||
 		len(run.Chains) != 0 || !strings.Contains(run.Facts[0].Value, "penstock train --model mlp") {
@@ -115,10 +109,7 @@ func TestReportOfAPlan(t *testing.T) {
 		"mlp, batch of 16, planned": chain + " --machine " + machine + " --batch 16 --schedule gpipe,1f1b",
 	} {
 		line := planLine(t, with(strings.Fields(args), "--out", file)...)
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mustRead(t, file)
 		var kept planJSON
 		if err := json.Unmarshal(text, &kept); err != nil {
 			t.Fatal(err)

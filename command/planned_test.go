@@ -3,7 +3,6 @@ package command
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -47,10 +46,7 @@ func TestPlansOfNetworksRun(t *testing.T) {
 					}
 					break
 				}
-				content, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				content := mustRead(t, file)
 				var line planJSON
 				if err := json.Unmarshal(content, &line); err != nil {
 					t.Fatal(err)

@@ -3,7 +3,6 @@ package command
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,10 +17,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
 	_, done := lines(t, mustTrain(t, with(run, "--out", out, "--format", "json")...).stdout)
-	metrics, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := mustRead(t, filepath.Join(out, "metrics.jsonl"))
 	var all strings.Builder
 	for line := range strings.Lines(string(metrics)) {
 		var numbers map[string]any
@@ -44,11 +40,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 // GPT, deferred statistics, clipped gradients, tests on the way, stages that lie in a loop or fold
 // back, and a last batch that is short.
 func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
-	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("a text that is long enough. ", 70)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	text := textFile(t, "text", strings.Repeat("a text that is long enough. ", 70))
 	gpt := []string{"train", "--model", "gpt", "--set", "depth=2,width=16,heads=2,dropout=0.1", "--data",
 		"text", "--data-dir", text, "--window", "16",
 		// 34 layers

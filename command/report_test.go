@@ -88,8 +88,9 @@ func TestPrecisionFlags(t *testing.T) {
 		t.Error("libtorch is not told")
 	}
 	plain := sum()
-	if off, on := sum("--autocast=off"), sum("--autocast"); off != plain || on == plain ||
-		on != sum("--autocast=bfloat16") || on != sum("--autocast=true") {
+	if off, on := sum("--autocast", "off"), sum("--autocast"); off != plain || on == plain ||
+		on != sum("--autocast", "bfloat16") || on != sum("--autocast=bfloat16") ||
+		on != sum("--autocast=true") {
 		t.Errorf("--autocast=off %s, --autocast %s, none %s", off, on, plain)
 	}
 	// What is planned is measured as it will be trained.

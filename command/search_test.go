@@ -64,10 +64,7 @@ func TestPlanForAMachine(t *testing.T) {
 
 // A chain says the rows and the threads that it was measured with, and how far its times can be trusted.
 func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
-	text, err := os.ReadFile(chainFile(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mustRead(t, chainFile(t))
 	chain := func(fields string) string {
 		return textFile(t, "chain.json",
 			strings.Replace(string(text), `"input_bytes"`, fields+`,"input_bytes"`, 1))
