@@ -126,9 +126,13 @@ func TestFolderIsAModel(t *testing.T) {
 }
 
 // TestFolderGetsANewHead: a ViT for other classes trains a new classifier, with adapters only if it is named,
-// and its export has the classes.
+// and its export has the classes. Its pictures are normalised as the folder says.
 func TestFolderGetsANewHead(t *testing.T) {
 	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
+	const normal = `{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}`
+	if err := os.WriteFile(filepath.Join(folder, "preprocessor_config.json"), []byte(normal), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images",
 		"--data-dir",
 		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
@@ -136,6 +140,11 @@ func TestFolderGetsANewHead(t *testing.T) {
 		"--train-only classifier")
 	r := must(t, with(args, "--train-only", "classifier")...)
 	says(t, r.stderr, "skipped: ", "classifier.weight, classifier.bias")
+	state, err := os.ReadFile(filepath.Join(out, "step-000002", "state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, strings.Join(strings.Fields(string(state)), ""), `"mean":[0.1,0.2,0.3],"std":[0.4,0.5,0.6]`)
 	exported := filepath.Join(t.TempDir(), "exported")
 	must(t, "export", out, "--out", exported)
 	config := mustRead(t, filepath.Join(exported, configFile))

@@ -307,6 +307,12 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 }
 
 func (j *job) placePipe(context.Context, io.Writer) error {
+	if w := &j.weights; j.from == nil && w.init != "" {
+		w.rules.Unfilled = true
+		if _, err := nn.CheckWeights(w.init, j.model, w.rules); err != nil {
+			return err
+		}
+	}
 	err := j.pipe.Place()
 	switch {
 	case err != nil:

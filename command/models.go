@@ -198,6 +198,7 @@ func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 		return badUsage("--data-set %s", message(err))
 	}
 	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
+	f.data.Mean, f.data.Std = f.info.Mean, f.info.Std
 	if models.IsFolder(f.folder) && f.dataName != "tokens" {
 		f.data.Tokenizer = cmp.Or(f.data.Tokenizer, f.folder)
 	}

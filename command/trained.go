@@ -124,6 +124,7 @@ func (t *trained) makeModel() (err error) {
 		return err
 	}
 	if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
+		t.rules.Unfilled = true
 		_, err = nn.CheckWeights(t.weights, t.model, t.rules)
 	}
 	return err

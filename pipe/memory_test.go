@@ -30,7 +30,7 @@ type tanh struct{ *linear }
 
 func (l tanh) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	y := c.Linear(x, l.weight.Tensor(), l.bias.Tensor())
-	z := c.Tanh(y)
+	z := c.Op("aten::tanh", y)
 	y.Free()
 	return z
 }

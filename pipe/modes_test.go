@@ -361,3 +361,40 @@ func TestPredictedPeaksOfAdapters(t *testing.T) {
 		}
 	}
 }
+
+// Frozen layers before the first adapter keep nothing: with adapters on the last block alone a step takes
+// as many bytes with one block before it as with five.
+func TestFrozenBlocksKeepNothing(t *testing.T) {
+	const rows, dim = 4, 24
+	peak := func(t *testing.T, blocks int, layers string, policy pipe.Checkpoint) int64 {
+		device, m := torch.CPU(0), nn.NewSequential()
+		before := device.Memory().Live
+		for i := range blocks {
+			m.Add(fmt.Sprint(i), nn.NewTransformerBlock(dim, 2, 0))
+		}
+		must.Do(t, nn.AddLoRA(m, nn.LoRA{Rank: 2, Alpha: 4, Layers: []string{layers}}))
+		p := started(t, m, pipe.Config{Checkpoint: policy})
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		x := c.Randn(rows, 10, dim)
+		for range 2 { // the first step measures, and makes the gradients
+			device.ResetPeak()
+			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
+			must.Do(t, err)
+		}
+		for _, q := range nn.State(m) {
+			before += q.Bytes()
+		}
+		return device.Memory().Peak - before
+	}
+	for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.Optimal} {
+		torchtest.Check(t)
+		two, six := peak(t, 2, "1.*", policy), peak(t, 6, "5.*", policy)
+		if two != six {
+			t.Errorf("%s: %d bytes with one block before the last, %d with five", policy, two, six)
+		}
+		if all := peak(t, 6, "*", policy); all <= six {
+			t.Errorf("%s: %d bytes with adapters on all blocks, %d on the last", policy, all, six)
+		}
+	}
+}

@@ -226,7 +226,7 @@ func TestNoChunk(t *testing.T) {
 			}}
 		q.model = func() *nn.Sequential {
 			return nn.NewSequential(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				return []*torch.Tensor{xs[0], c.Tanh(xs[1]), xs[2], xs[3]}
+				return []*torch.Tensor{xs[0], c.Op("aten::tanh", xs[1]), xs[2], xs[3]}
 			}),
 				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					y := c.Mul(c.Op("aten::mm", xs[1], xs[0]), xs[2])
@@ -254,7 +254,7 @@ func TestExtras(t *testing.T) {
 				if n := c.Extras["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
 					panic(fmt.Sprint("names are ", n))
 				}
-				return c.Tanh(c.MulScalar(x, c.Extras["scale"].(float64)))
+				return c.Op("aten::tanh", c.MulScalar(x, c.Extras["scale"].(float64)))
 			})
 		}
 		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
@@ -284,7 +284,7 @@ func ofRows(rows int64) trial {
 				x *torch.Tensor) *torch.Tensor {
 				c.Stash("a",
 					x)
-				return c.Tanh(x)
+				return c.Op("aten::tanh", x)
 			}, "a"), nn.NewLinear(4, 4),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
 		}}
@@ -329,7 +329,7 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 	freed.Free()
 	number := c.Ones(torch.Float32)
 	c.SetGrad(true)
-	graph := c.ReLU(normal(4, 4)(c, 0).SetRequiresGrad(true))
+	graph := c.Op("penstock::relu", normal(4, 4)(c, 0).SetRequiresGrad(true))
 	c.SetGrad(false)
 	rows := pipe.Rows
 	for _, row := range []struct {

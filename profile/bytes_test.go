@@ -148,7 +148,7 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 func TestBorders(t *testing.T) {
 	c := deviceCtx(t)
 	model := nn.NewSequential(
-		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8,
+		nn.NewEmbedding(11, 8), stasher("a"), nn.NewLinear(8,
 			4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, -1) }),
 	)
@@ -185,7 +185,7 @@ func TestBorders(t *testing.T) {
 func TestTies(t *testing.T) {
 	c := deviceCtx(t)
 	build := func() (*nn.Sequential, *nn.Embedding) {
-		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
+		e := nn.NewEmbedding(11, 8)
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
 			nn.NewLinearShared(e.Weight, false)), e
 	}

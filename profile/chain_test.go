@@ -72,7 +72,7 @@ func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.
 			}
 			var grads []*torch.Tensor
 			for _, x := range xs {
-				grads = append(grads, c.Keep(c.OnesLike(x)))
+				grads = append(grads, c.Keep(c.Op("aten::ones_like", x)))
 			}
 			if !saved {
 				torch.FreeAll(xs)

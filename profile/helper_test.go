@@ -77,7 +77,7 @@ var networks = []struct {
 		)
 	}, images},
 	{"tokens", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}),
+		return nn.NewSequential(nn.NewEmbedding(11, 8),
 			nn.NewLayerNorm([]int64{8}, nn.NormConfig{}), nn.NewLinear(8, 11))
 	}, tokens},
 	{"tuples", func() *nn.Sequential {
@@ -107,7 +107,7 @@ var networks = []struct {
 			popper("inner", mul), popper("outer", cat), nn.NewLinear(32, 4))
 	}, vectors},
 	{"tied parameters", func() *nn.Sequential {
-		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
+		e := nn.NewEmbedding(11, 8)
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
 			nn.NewLinearShared(e.Weight, false))
 	}, tokens},

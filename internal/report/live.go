@@ -31,9 +31,9 @@ type Live struct {
 	closed  bool
 
 	building sync.Mutex // held while a page or an event is built
-	server  http.Server
-	open    atomic.Int32 // connections
-	serving sync.WaitGroup
+	server   http.Server
+	open     atomic.Int32 // connections
+	serving  sync.WaitGroup
 }
 
 // snapshot is a run at some moment. Nobody changes what it refers to.
