@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/models"
 )
 
@@ -44,10 +45,7 @@ func balanced(t *testing.T, args ...string) balanceLine {
 	var line balanceLine
 	decode(t, must(t, with([]string{"balance", "--format", "json", "--model", "resnet20", "--set", "width=4",
 		"--stages", "2", "--batch", "8", "--chunks", "4", "--repeats", "1"}, args...)...).stdout, &line)
-	m, err := models.New("resnet20", models.Options{Width: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := noerr.Get(models.New("resnet20", models.Options{Width: 4}))(t)
 	layers, most := m.Layers(), 0.0
 	for i, s := range line.Stages {
 		n := line.Balance[i]

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"penstock.example/group"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -60,9 +61,7 @@ func savedBy(t *testing.T, processes int) string {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, errors.Join(errs...))
 	return dir
 }
 
@@ -126,9 +125,7 @@ func TestCheckpointVerify(t *testing.T) {
 	second := strings.Replace(first, "model-00001", "model-00002", 1)
 	content := mustRead(t, second)
 	content[len(content)-1] ^= 1
-	if err := errors.Join(os.Remove(first), os.WriteFile(second, content, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, errors.Join(os.Remove(first), os.WriteFile(second, content, 0o666)))
 	r := command(t, "checkpoint", "verify", dir)
 	if says(t, r.stderr, "is damaged", "model-00001-of-00002.safetensors: no such file",
 		"model-00002-of-00002.safetensors: its content does not match its hash"); r.code != exitFailed {

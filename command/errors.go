@@ -84,8 +84,8 @@ func inFlags(s *pflag.FlagSet, err error) error {
 
 var libraryRemedy = regexp.MustCompile(`[:;] (use|lower) .*`)
 
-// withRemedy adds to an error of the library the flags that help.
-func withRemedy(err error) error {
+// withRemedy adds to an error of the library the flags that help. trains says that the verb is train.
+func withRemedy(err error, trains bool) error {
 	var short *plan.MemoryError
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
@@ -96,13 +96,19 @@ func withRemedy(err error) error {
 	case errors.As(err, &sample):
 		return wrongInput(err)
 	case errors.As(err, &short):
-		least := short.Least()
-		return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use "+
-			"more --chunks or --stages, or an --optimizer with less state", short.Shortages(), least,
-			formatBytes(least))}
+		least, text := short.Least(), "the least that will do is --memory-limit %d (%s), or use more "+
+			"--chunks or --stages, or an --optimizer with less state"
+		if short.Stages[0].SetBy == "parameters and buffers alone" {
+			text = "use more than --memory-limit %d (%s), or more --stages"
+		}
+		return &remedyError{err, short.Shortages() + "; " + fmt.Sprintf(text, least, formatBytes(least))}
 	case errors.Is(err, torch.ErrOutOfMemory):
-		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
-			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
+		text := "; use more --chunks, more --stages, --checkpoint always, a smaller --batch, or a larger " +
+			"--memory-limit"
+		if !trains {
+			text = strings.Replace(text, "--checkpoint always, ", "", 1)
+		}
+		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + text}
 	case errors.As(err, &mismatch):
 		changed := ""
 		if strings.HasPrefix(mismatch.Field, "data.settings.") {

@@ -88,7 +88,7 @@ the data are not taken from the run. penstock launch starts several processes.`,
 			Loss: trainingLoss(set.Info().Task()), OnBatch: show.At})
 		show.End()
 		if err != nil {
-			return r, withRemedy(err)
+			return r, withRemedy(err, false)
 		}
 		c := t.checkpoint
 		return result{line: evalLine{c.Path, c.Step, of.dataName, part, e}, text: func(w io.Writer) {
@@ -207,7 +207,7 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 			})
 			show.End()
 			if err != nil {
-				return withRemedy(err)
+				return withRemedy(err, false)
 			}
 			_, err = cmd.OutOrStdout().Write(all.Bytes())
 			return err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -42,24 +43,17 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 		config["max_position_embeddings"] = 320
 	}
 	content, _ := json.Marshal(config)
-	if err := os.Mkdir(folder, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Mkdir(folder, 0o777))
 	for name, content := range map[string][]byte{configFile: content,
 		"tokenizer.json": read(fixtureTokenizer + "/tokenizer.json")} {
 		mustWrite(t, filepath.Join(folder, name), string(content))
 	}
-	m, err := models.New(folder, models.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := noerr.Get(models.New(folder, models.Options{}))(t)
 	defer nn.Free(m)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	nn.Materialise(c, nn.State(m), 9)
-	if err := nn.Save(filepath.Join(folder, "model.safetensors"), m); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, nn.Save(filepath.Join(folder, "model.safetensors"), m))
 	return folder
 }
 
@@ -86,9 +80,7 @@ func TestFolderIsAModel(t *testing.T) {
 				"--stages", "2")...)
 			says(t, first.stderr, "--model "+folder+"/model.safetensors: loaded ")
 			before := opened(t, filepath.Join(folder, "model.safetensors"))
-			if err := os.RemoveAll(folder); err != nil {
-				t.Fatal(err)
-			}
+			noerr.Do(t, os.RemoveAll(folder))
 			if sum := sha(t, "train", "--resume", "--out", parts, "--steps", "4", "--format",
 				"json"); sum != wantSum {
 				t.Error("two stages and a resumed run give other weights")
@@ -187,9 +179,7 @@ func TestRefusesFolders(t *testing.T) {
 					[]string{"1.safetensors", "2.safetensors"}[n]
 			}
 			for i, name := range []string{"1.safetensors", "2.safetensors"} {
-				if err := safetensors.WriteFile(filepath.Join(folder, name), files[i], nil); err != nil {
-					t.Fatal(err)
-				}
+				noerr.Do(t, safetensors.WriteFile(filepath.Join(folder, name), files[i], nil))
 			}
 			text, _ := json.Marshal(map[string]any{"weight_map": index})
 			path := filepath.Join(folder, "model.safetensors.index.json")

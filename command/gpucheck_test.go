@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	noerr "penstock.example/internal/must"
 )
 
 // gpuChecker is scripts/gpu-check with a kit whose programs are lines of a shell.
@@ -62,15 +64,10 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, w.Close())
 	xz := exec.Command("xz")
 	xz.Stdin = &archive
-	packed, err := xz.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := noerr.Get(xz.Output())(t)
 	write("kit/kit.tar.xz", string(packed))
 	write("kit/manifest", "commit 0123\n")
 	// the programs are scripts

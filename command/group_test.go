@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/group"
+	noerr "penstock.example/internal/must"
 	"penstock.example/torch"
 )
 
@@ -20,9 +21,7 @@ func groupOf(t *testing.T, environment map[string]string, args ...string) (runOp
 	var flags trainFlags
 	cmd := &cobra.Command{Use: "train"}
 	flags.register(cmd)
-	if err := cmd.ParseFlags(append(slices.Clone(small[1:]), args...)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, cmd.ParseFlags(append(slices.Clone(small[1:]), args...)))
 	return flags.check(cmd.Flags(), func(name string) string { return environment[name] })
 }
 
@@ -103,11 +102,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 // Facts are the flags that processes must have in common; paths may differ.
 func TestFactsOfARun(t *testing.T) {
 	of := func(args ...string) map[string]string {
-		p, err := groupOf(t, threeOf4, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.common
+		return noerr.Get(groupOf(t, threeOf4, args...))(t).common
 	}
 	plain := of()
 	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "" ||

@@ -77,7 +77,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	if err == nil {
 		return j, nil
 	}
-	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
+	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)), true)), j.close())
 	if missing != nil && j.out != "" {
 		os.Remove(j.out) // if nothing is in it
 	}

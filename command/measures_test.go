@@ -11,16 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"penstock.example/internal/metrics"
+	noerr "penstock.example/internal/must"
 )
 
 // history is what a run with --out has measured.
 func history(t testing.TB, out string) metrics.History {
 	t.Helper()
-	h, err := metrics.Read(filepath.Join(out, metrics.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
+	return noerr.Get(metrics.Read(filepath.Join(out, metrics.FileName)))(t)
 }
 
 // ofTime are fields that differ from run to run.
@@ -73,9 +70,7 @@ func TestMetricsOfResumedRuns(t *testing.T) {
 	}
 
 	must(t, with(args, "--steps", "12", "--out", out)...)
-	if err := os.RemoveAll(filepath.Join(out, "step-000012")); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.RemoveAll(filepath.Join(out, "step-000012")))
 	for range 2 { // the second time nothing is left to do
 		must(t, with(args, "--out", out, "--resume")...)
 		if diff := cmp.Diff(want, history(t, out), ofTime); diff != "" {

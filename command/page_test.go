@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/report"
 )
 
@@ -22,10 +23,7 @@ func TestReport(t *testing.T) {
 	out, page := filepath.Join(dir, "run"), filepath.Join(dir, "report.html")
 	must(t, with(small, "--steps", "5", "--stages", "2", "--checkpoint", "optimal", "--schedule", "1f1b",
 		"--memory-limit", "40MiB", "--out", out)...)
-	run, err := report.ReadFile(filepath.Join(out, report.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := noerr.Get(report.ReadFile(filepath.Join(out, report.FileName)))(t)
 	if run.Title != "mlp on synthetic" || run.Last != 5 || run.Step != 3 || run.Ran == nil ||
 		run.Ran.Workers != 2 || len(run.Layers) != 6 || len(run.Chains) != 2 || len(run.Limits) != 2 ||
 		!strings.HasPrefix(run.Facts[0].Value, "penstock train --model mlp --data synthetic ") {
@@ -49,9 +47,7 @@ func TestReport(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
-	if err := os.Remove(filepath.Join(out, report.FileName)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Remove(filepath.Join(out, report.FileName)))
 	if r := must(t, "report", out, "--out", page); r.stdout != "run: 5 steps\n" {
 		t.Errorf("%+v", r)
 	}
@@ -111,9 +107,7 @@ func TestReportOfAPlan(t *testing.T) {
 		line := planLine(t, with(strings.Fields(args), "--out", file)...)
 		text := mustRead(t, file)
 		var kept planJSON
-		if err := json.Unmarshal(text, &kept); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal(text, &kept))
 		run := kept.Page
 		if line.Page != nil || run == nil || run.Title != title || run.Plan == nil || run.Planned == nil ||
 			len(run.Others) != 2 || len(run.Layers) == 0 ||
@@ -156,10 +150,7 @@ func TestRunsKeepHowTheyEnded(t *testing.T) {
 	dir := t.TempDir()
 	kept := func(out string) report.Run {
 		t.Helper()
-		run, err := report.ReadFile(filepath.Join(out, report.FileName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := noerr.Get(report.ReadFile(filepath.Join(out, report.FileName)))(t)
 		if run.Ended == nil || run.Ended.Time == 0 {
 			t.Fatalf("%s: ended %+v", out, run.Ended)
 		}
@@ -214,25 +205,13 @@ func TestDashboard(t *testing.T) {
 	get := func(path string) string {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, "GET", url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := noerr.Get(http.NewRequestWithContext(ctx, "GET", url+path, nil))(t)
+		answer := noerr.Get(http.DefaultClient.Do(r))(t)
 		defer answer.Body.Close()
 		text := make([]byte, 400)
-		n, err := io.ReadFull(answer.Body, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := noerr.Get(io.ReadFull(answer.Body, text))(t)
 		if path == "" {
-			rest, err := io.ReadAll(answer.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rest := noerr.Get(io.ReadAll(answer.Body))(t)
 			return string(text[:n]) + string(rest)
 		}
 		return string(text[:n])
@@ -253,10 +232,7 @@ func TestDashboard(t *testing.T) {
 
 // An address that is taken is said before anything is made.
 func TestDashboardRefused(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := noerr.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	out := filepath.Join(t.TempDir(), "run")
 	for at, want := range map[string]string{

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 // Networks are planned without a limit and under some, and train by these plans: no device holds more
@@ -48,9 +50,7 @@ func TestPlansOfNetworksRun(t *testing.T) {
 				}
 				content := mustRead(t, file)
 				var line planJSON
-				if err := json.Unmarshal(content, &line); err != nil {
-					t.Fatal(err)
-				}
+				noerr.Do(t, json.Unmarshal(content, &line))
 				most, limits = max(most, slices.Max(line.Peak)), limits+1
 				for _, s := range line.Page.Plan.Stages {
 					again += s.Recomputed()

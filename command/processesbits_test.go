@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 )
 
 // whatWasTrained runs a training and returns all of its numbers that do not depend on the machine:
@@ -21,9 +22,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 	var all strings.Builder
 	for line := range strings.Lines(string(metrics)) {
 		var numbers map[string]any
-		if err := json.Unmarshal([]byte(line), &numbers); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(line), &numbers))
 		for _, name := range []string{"time", "samples_per_s", "peak_bytes"} {
 			delete(numbers, name)
 		}

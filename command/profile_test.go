@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/planfile"
 	"penstock.example/remat"
 )
@@ -71,11 +72,7 @@ func TestProfileTable(t *testing.T) {
 		if m == nil {
 			t.Fatalf("no line %q in\n%s", line, text)
 		}
-		n, err := strconv.ParseInt(m[1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return noerr.Get(strconv.ParseInt(m[1], 10, 64))(t)
 	}
 	least, greatest := bytesOf("least"), bytesOf("greatest")
 	for _, test := range []struct {

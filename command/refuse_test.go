@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
 )
 
 // TestRefuses: bad input is refused with one line that names it and says what to give instead,
@@ -103,7 +104,7 @@ func TestRefuses(t *testing.T) {
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
 		{train("--memory-limit", "100KiB"), exitUsage,
 			[]string{"stage 0 on cpu:0 needs ", " and may have 102400",
-				"the least that will do is --memory-limit "}},
+				"use more than --memory-limit "}},
 		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage,
 			[]string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
 		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed,

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/torchtest"
 	"penstock.example/remat"
@@ -28,10 +29,7 @@ func rematChain() remat.Chain {
 // chainFile writes the chain to a file.
 func chainFile(t *testing.T) string {
 	t.Helper()
-	text, err := planfile.FormatChain(rematChain())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(planfile.FormatChain(rematChain()))(t)
 	return textFile(t, "chain.json", string(text))
 }
 
@@ -52,9 +50,7 @@ func piped(t *testing.T, text string, args ...string) ran {
 	if _, err := writer.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, writer.Close())
 	return reading(t, reader, args...)
 }
 
@@ -73,10 +69,7 @@ func TestRematSolve(t *testing.T) {
 	chain, c := chainFile(t), rematChain()
 	out := filepath.Join(t.TempDir(), "plan.json")
 	r := must(t, "remat", "solve", chain, "--limit", "30MiB", "--format", "json", "--out", out)
-	p, err := planfile.ParsePlan([]byte(r.stdout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := noerr.Get(planfile.ParsePlan([]byte(r.stdout)))(t)
 	if err := remat.CheckPlan(c, p); err != nil || p.Limit != 30<<20 || p.Chain != c.Fingerprint() {
 		t.Errorf("%v: %v", err, p)
 	}
@@ -180,10 +173,7 @@ func TestRematCurve(t *testing.T) {
 		t.Errorf("a failure changed the picture: %v", err)
 	}
 	// A chain without bytes and times has one plan, and a picture all the same.
-	text, err := planfile.FormatChain(remat.Chain{Layers: make([]remat.Layer, 2)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(planfile.FormatChain(remat.Chain{Layers: make([]remat.Layer, 2)}))(t)
 	must(t, "remat", "curve", textFile(t, "chain.json", string(text)), "--out", out)
 	if svg, err := os.ReadFile(out); err != nil || strings.Contains(string(svg), "NaN") {
 		t.Errorf("%v, or NaN", err)

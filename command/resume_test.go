@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 )
@@ -140,9 +141,7 @@ func TestOutHolds(t *testing.T) {
 	}
 
 	model := filepath.Join(out, "step-000002", "model.safetensors")
-	if err := os.Truncate(model, 1000); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Truncate(model, 1000))
 	r := command(t, with(args, "--resume")...)
 	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors ") ||
 		!strings.Contains(r.stderr, "remove") {
@@ -154,7 +153,7 @@ func TestOutHolds(t *testing.T) {
 func tree(t testing.TB, dir string) string {
 	t.Helper()
 	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+	noerr.Do(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -163,10 +162,7 @@ func tree(t testing.TB, dir string) string {
 			fmt.Fprintln(&b, path, info.Size(), info.ModTime())
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return b.String()
 }
 
@@ -233,9 +229,7 @@ func TestNohup(t *testing.T) {
 		with(small, "--steps", "1000000",
 			"--format", "json")...)
 	p.after(t, 1)
-	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Process.Signal(syscall.SIGHUP))
 	p.after(t, strings.Count(p.stdout.String(), "\n")+5)
 }
 
@@ -245,9 +239,7 @@ func TestASignalToARunThatHangs(t *testing.T) {
 	defer proctest.Watch(t, p.Cmd, proctest.Limit)()
 	for ; p.stdout.String() == ""; time.Sleep(time.Millisecond) {
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Process.Signal(syscall.SIGTERM))
 	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "nothing is lost") {
 		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)
 	}
@@ -316,9 +308,7 @@ func TestResumeOfAnOldCheckpoint(t *testing.T) {
 	kernels := []string{"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2",
 		"ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"}
 	out := filepath.Join(t.TempDir(), "run")
-	if err := os.CopyFS(out, os.DirFS("testdata/run")); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.CopyFS(out, os.DirFS("testdata/run")))
 	args := []string{"train", "--config", filepath.Join("testdata", "run", "config.toml"), "--steps", "7",
 		"--format", "json"}
 	_, whole := lastLine(t, spawned(t, kernels, args...))
@@ -336,9 +326,7 @@ func TestResumeOfAnOldCheckpoint(t *testing.T) {
 func lastLine(t *testing.T, r ran) (steps int, done doneLine) {
 	t.Helper()
 	for line := range strings.Lines(r.stdout) {
-		if err := json.Unmarshal([]byte(line), &done); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(line), &done))
 		if strings.HasPrefix(line, `{"step":`) {
 			steps++
 		}
@@ -380,10 +368,7 @@ func TestResumeWithOtherData(t *testing.T) {
 	mustWrite(t, file, "a,b,c\n"+rows[:len(rows)-24])
 	refuses(t, []string{"train", "--out", out, "--steps", "9", "--resume"}, exitUsage, "--changed-data")
 
-	path, err := filepath.Abs(fixtureTokenizer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := noerr.Get(filepath.Abs(fixtureTokenizer))(t)
 	text := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "text",
 		"--data-dir",
 		textFile(t, "a.txt", strings.Repeat("hello world, ", 60)), "--window", "8", "--batch", "4", "--out",

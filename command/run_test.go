@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/system"
 	"penstock.example/internal/torchtest"
@@ -109,18 +110,12 @@ func must(t testing.TB, args ...string) ran {
 
 func mustRead(t testing.TB, path string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return noerr.Get(os.ReadFile(path))(t)
 }
 
 func mustWrite(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(path, []byte(text), 0o666))
 }
 
 // lines decodes the output of --format json strictly: fields, types, nothing else.
@@ -139,9 +134,7 @@ func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
 			t.Fatalf("line %d, %s: %v", i+1, line, err)
 		}
 		var fields map[string]any
-		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(line), &fields))
 		want := 4
 		if into == any(&done) {
 			want = 8
@@ -293,9 +286,7 @@ func TestTrace(t *testing.T) {
 		var file struct {
 			TraceEvents []struct{ Ph, Name string }
 		}
-		if err := json.Unmarshal(text, &file); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal(text, &file))
 		kinds := map[string]int{}
 		for _, e := range file.TraceEvents {
 			kinds[e.Ph+" "+e.Name]++

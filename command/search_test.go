@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
 )
 
 // planLine runs penstock plan and decodes its JSON, which has these fields and no others.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -56,10 +57,7 @@ func TestThreadsAll(t *testing.T) {
 // threadsIn is the number of threads that the newest checkpoint of a run has.
 func threadsIn(t *testing.T, out string) int {
 	t.Helper()
-	c, err := (&train.Store{Dir: out}).Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := noerr.Get((&train.Store{Dir: out}).Latest())(t)
 	return c.Recipe.Threads
 }
 

@@ -71,7 +71,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	}
 	config := f.config
 	config.Autocast, config.Threads = t.recipe.Autocast, t.recipe.Threads
-	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
+	replicas := max(t.recipe.Replicas, 1)
+	t.batch = cmp.Or(f.batch, (t.recipe.Batch+replicas-1)/replicas, 1) // as in train.Evaluate
+	config.Chunks = cmp.Or(config.Chunks, t.recipe.Chunks, 1)
 	if config.Balance, err = evenly(t.model, f.stages); err != nil {
 		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
@@ -95,7 +97,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	} else if err == nil {
 		err = t.checkpoint.RestoreModel(t.pipe)
 	}
-	return t, withRemedy(err)
+	return t, withRemedy(err, false)
 }
 
 // makeModel makes the model of the checkpoint, in its folder or by its name, without its weights.
@@ -230,7 +232,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	}
 	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, show)
 	if err != nil {
-		return withRemedy(err)
+		return withRemedy(err, false)
 	}
 	_, err = fmt.Fprintf(out, "%s\n", text[shown:])
 	return err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/metrics"
+	noerr "penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -25,9 +26,7 @@ func TestValidate(t *testing.T) {
 		for line := range strings.Lines(r.stdout) {
 			if strings.HasPrefix(line, `{"epoch":`) {
 				var v validationLine
-				if err := json.Unmarshal([]byte(line), &v); err != nil {
-					t.Fatal(err)
-				}
+				noerr.Do(t, json.Unmarshal([]byte(line), &v))
 				all = append(all, v)
 			}
 		}

@@ -317,16 +317,13 @@ func TestInPlaceInAPartOfAModel(t *testing.T) {
 		t.Run(row.reason, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})
 			model := nn.NewSequential(stashing("a"), row.third, row.second, popping("a"))
-			routes, err := model.SkipRoutes()
-			if err != nil {
-				t.Fatal(err)
-			}
+			routes := must.Get(model.SkipRoutes())(t)
 			key, l := routes[0].Key, model.Layers()
 			first, second := new(nn.SkipStore).Begin(routes, 0, 2), new(nn.SkipStore).Begin(routes, 2, 4)
 			defer first.Free()
 			defer second.Free()
 			var y *torch.Tensor
-			err = torch.Try(func() {
+			err := torch.Try(func() {
 				ctx := nn.NewCtx(c, nn.Config{Skips: first})
 				xs := ctx.RunNamed(l[1], ctx.RunNamed(l[0], []*torch.Tensor{torch.From(c, []float32{-1,
 					-1})}))

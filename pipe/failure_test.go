@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -75,17 +76,14 @@ func TestFailureAtEveryPoint(t *testing.T) {
 							nn.ZeroGrads(model)
 							return p.Step(context.Background(), b, loss)
 						}
-						before, err := step()
-						if err != nil {
-							t.Fatal(err)
-						}
+						before := must.Get(step())(t)
 						nn.ZeroGrads(model)
 						live := liveBytes(3)
 						s.when = func(c *nn.Ctx) bool {
 							return c.MicroBatch == microBatch &&
 								c.Recomputing == recomputing
 						}
-						_, err = step()
+						_, err := step()
 						var e *pipe.Error
 						if !errors.As(err, &e) {
 							t.Fatalf("got %v, want a *pipe.Error", err)
@@ -151,13 +149,10 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0))}
 	seen := map[string]bool{}
 	for extra := int64(0); extra < 40000; extra += 64 {
-		run, err := p.Forward(context.Background(), b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := must.Get(p.Forward(context.Background(), b))(t)
 		g := c.Op("aten::ones_like", run.Output()[0])
 		torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + extra + 1)
-		err = run.Backward(context.Background(), g)
+		err := run.Backward(context.Background(), g)
 		torch.CPU(1).SetLimit(0)
 		nn.ZeroGrads(model)
 		if err == nil {

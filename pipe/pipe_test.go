@@ -90,6 +90,17 @@ func TestInfer(t *testing.T) {
 			t.Errorf("%d rows: got %v", rows, got)
 		}
 		got.Free()
+		var each []byte
+		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x),
+			Each: func(first int64, output []*torch.Tensor) {
+				if int64(len(each)) != first*8 || len(output) != 1 {
+					t.Errorf("%d rows: an output of %d tensors from row %d", rows, len(output), first)
+				}
+				each = append(each, torch.Bytes(output[0])...)
+			}}))(t)
+		if !bytes.Equal(each, want) || result.Output != nil {
+			t.Errorf("%d rows: Each gets other outputs, or they are gathered: %v", rows, result.Output)
+		}
 	}
 	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
 		t.Errorf("evaluation changed %s", d)
@@ -130,11 +141,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := must.Get(p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}))(t)
 	if err := result.Timeline.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -172,7 +180,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		t.Errorf("%v left %d bytes, and the device has %d", last.Action, last.Live, live)
 	}
 	p.SetRecord(false)
-	if result, err = p.Step(context.Background(),
+	if result, err := p.Step(context.Background(),
 		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),
 			Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
 		t.Errorf("got %v, %v", result.Timeline, err)

@@ -192,14 +192,11 @@ func (q problem) raise(t test, cfg *pipe.Config) {
 func (q problem) shortages(t test, cfg pipe.Config) (short *plan.MemoryError) {
 	model := q.model()
 	defer nn.Free(model)
-	p, err := pipe.Open(model, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.Open(model, cfg))(t)
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Device: aside})
 	defer c.Close()
-	_, err = p.PlanFor(context.Background(), q.batch(c, p.Stages(), 0), q.loss)
+	_, err := p.PlanFor(context.Background(), q.batch(c, p.Stages(), 0), q.loss)
 	if err != nil && !errors.As(err, &short) {
 		t.Fatal(err)
 	}

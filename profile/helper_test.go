@@ -5,6 +5,7 @@ import (
 	"context"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/profile"
@@ -147,11 +148,7 @@ func deviceCtx(t *testing.T) *torch.Ctx {
 func measured(t *testing.T, model *nn.Sequential, config profile.Config,
 	sample ...*torch.Tensor) profile.Profile {
 	t.Helper()
-	p, err := profile.Measure(context.Background(), model, config, sample...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must.Get(profile.Measure(context.Background(), model, config, sample...))(t)
 }
 
 // state is every parameter, buffer and gradient of a model.

@@ -90,11 +90,8 @@ func TestOperationsThatCannotBe(t *testing.T) {
 			defer nn.Free(m)
 			e := begin(whole(t, m, 4, 6, 4), training, c.Keep(c.Ones(torch.Float32, 6, 8)))
 			defer e.Free()
-			ops, err := remat.ParseOps(tt.ops)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = torch.Try(func() {
+			ops := must.Get(remat.ParseOps(tt.ops))(t)
+			err := torch.Try(func() {
 				for _, op := range ops {
 					e.Do(c, op)
 				}
