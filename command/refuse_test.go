@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
 )
 
 // TestRefuses: bad input is refused with one line that names it and says what to give instead,

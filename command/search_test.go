@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
 )
 
 // planLine runs penstock plan and decodes its JSON, which has these fields and no others.
