@@ -122,9 +122,7 @@ func TestFolderIsAModel(t *testing.T) {
 func TestFolderGetsANewHead(t *testing.T) {
 	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
 	const normal = `{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}`
-	if err := os.WriteFile(filepath.Join(folder, "preprocessor_config.json"), []byte(normal), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	mustWrite(t, filepath.Join(folder, "preprocessor_config.json"), normal)
 	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images",
 		"--data-dir",
 		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
