@@ -32,10 +32,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 		content := mustRead(t, path)
 		return content
 	}
-	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)),
-		&config); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config))
 	if of != "vit" {
 		config["vocab_size"], config["eos_token_id"] = 380, 0
 	}
@@ -98,16 +95,14 @@ func TestFolderIsAModel(t *testing.T) {
 			for name, was := range before {
 				adapted := strings.HasSuffix(name, ".weight") && slices.ContainsFunc(strings.Fields(layers),
 					func(pattern string) bool {
-						return nn.Match(pattern,
-							strings.TrimSuffix(name, ".weight"))
+						return nn.Match(pattern, strings.TrimSuffix(name, ".weight"))
 					})
 				if bytes.Equal(was.Data, after[name].Data) == adapted {
 					t.Errorf("%s: changed is %v", name, !adapted)
 				}
 			}
 			again := evaluated(t, merged, "--data", "text", "--data-dir", textFile(t, "text.txt",
-				strings.Repeat("The stages of the pipeline are busy. ",
-					60)), "--window", "16", "--batch", "4")
+				strings.Repeat("The stages of the pipeline are busy. ", 60)), "--window", "16", "--batch", "4")
 			if d := *again.Loss - *want.Loss; d > 1e-5 || d < -1e-5 {
 				t.Errorf("the exported model has the loss %v, want %v", *again.Loss, *want.Loss)
 			}

@@ -44,7 +44,6 @@ func (c *control) add(p *peer) {
 	})
 }
 
-// handle handles a frame that a peer has sent.
 func (c *control) handle(from *peer, f frame) (err error) {
 	switch {
 	case f.kind == kindBeat:
@@ -62,16 +61,14 @@ func (c *control) handle(from *peer, f frame) (err error) {
 		}
 		c.judge(reason)
 		return nil
-	case f.kind == kindEntry:
-		var e entry
-		if err := f.decode(&e); err != nil {
-			return err
-		}
-		c.board.Put(e.Key, e.Value)
-	case f.kind == kindPart:
+	case f.kind == kindAddress, f.kind == kindPart:
 		var p part
 		if err := f.decode(&p); err != nil {
 			return err
+		}
+		if f.kind == kindAddress {
+			c.board.Put(p.What, p.Data)
+			break
 		}
 		defer func() { err = c.gathers.add(f.rank, p) }() // after it is forwarded
 	case f.kind == kindBye:
@@ -83,7 +80,6 @@ func (c *control) handle(from *peer, f frame) (err error) {
 	return nil
 }
 
-// broadcast sends a frame to all peers except one.
 func (c *control) broadcast(f frame, except *peer) {
 	b := f.encode()
 	c.mu.Lock()

@@ -38,7 +38,7 @@ func openTransport(ctx context.Context, c *control, ip net.IP) (*tensorTransport
 	}()
 	go func() { // until the board is closed
 		for key, value, ok := c.board.Take(); ok; key, value, ok = c.board.Take() {
-			c.broadcast(jsonFrame(kindEntry, c.cfg.Rank, entry{key, value}), nil)
+			c.broadcast(jsonFrame(kindAddress, c.cfg.Rank, part{key, value}), nil)
 		}
 	}()
 	select {
@@ -128,7 +128,6 @@ func (d *tensorTransport) begin(peer int, f func() (shim.Transfer, error)) (link
 	return w, nil
 }
 
-// endError is the error of an aborted transfer.
 func (d *tensorTransport) endError() error { return cmp.Or(d.c.first.get(), errClosed) }
 
 // broken reports that the connection to a peer has broken, waits for rank 0's decision and returns it.

@@ -74,7 +74,8 @@ var viTNorm = nn.NormConfig{Eps: 1e-6}
 // self_attention.in_proj_weight and self_attention.in_proj_bias.
 func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	attention := nn.NewSequential().Add("", newInProjection(width))
-	addAll(attention, nn.NewDotProductAttention(width, heads, false, 0)).Add("out_proj", nn.NewLinear(width, width))
+	addAll(attention, nn.NewDotProductAttention(width, heads, false, 0)).
+		Add("out_proj", nn.NewLinear(width, width))
 	addDropout(attention, "dropout", dropout)
 	mlp := nn.NewSequential().
 		Add("0", nn.NewLinear(width, 4*width)).
@@ -82,7 +83,7 @@ func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	addDropout(mlp, "2", dropout)
 	mlp.Add("3", nn.NewLinear(4*width, width))
 	addDropout(mlp, "4", dropout)
-	return transformerBlock(viTNorm, width, "self_attention", attention, mlp)
+	return transformerBlock(viTNorm, width, "_", "self_attention", attention, mlp, 0)
 }
 
 // inProjection makes queries, keys and values side by side: [N, T, width] to [N, T, 3 width].
@@ -119,11 +120,6 @@ func newClassToken(width, side int64) *classToken {
 func (t *classToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	n, width := x.Size(0), x.Size(1)
-	if x.Size(2) != t.side || x.Size(3) != t.side {
-		panic(&torch.Error{Op: "class_token", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("expected %d x %d patches; give images of the model's Size, or a model "+
-				"of theirs", t.side, t.side)})
-	}
 	patches := c.Transpose(c.Reshape(x, n, width, t.side*t.side), 1, 2)
 	y := c.Cat([]*torch.Tensor{c.Expand(t.token.Tensor(), n, 1, width), patches}, 1)
 	c.Release(mark, y)

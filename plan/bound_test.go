@@ -24,11 +24,8 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		units := devices*v + rapid.IntRange(0, 10).Draw(t, "more units")
 		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v, chunks)
 		c := randomCut(t, units, p.stages())
-		took := p.plainStep(c)
-		times := make([]stageTimes, p.stages())
-		for s := range times {
-			times[s] = p.times(s, c[s], c[s+1])
-		}
+		times := p.plainTimes(c)
+		took := p.simulate(c, times)
 		program := must.Get(p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
 			Recompute: func(int, int) bool { return true }}))(t)
 		program = program.Without(func(schedule.Action) bool { return true })
@@ -38,16 +35,14 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 				want.Makespan(), err)
 		}
 		if floor := p.floor(); floor > took {
-			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took,
-				floor)
+			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
 		}
 		for w := range p.workers {
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
 			if bound := p.stageBound(w, c[w], c[w+1]); bound > took {
-				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took,
-					bound, w)
+				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took, bound, w)
 			}
 		}
 	})
@@ -60,16 +55,13 @@ func TestSlowCutsArePlannedInPart(t *testing.T) {
 		limited := func(limit int64) *space {
 			return oneSpace(t, seeded(seed, 12), devices(4, 0), Options{Limit: limit}, "gpipe", 1, 6)
 		}
-		least, err := limited(1).share(t.Context(), c, none)
-		if err != nil {
-			t.Fatal(err)
-		}
+		least := must.Get(limited(1).share(t.Context(), c, none))(t)
 		p := limited((least + wholeLimit - 1) / wholeLimit) // the least with which the cut fits
 		if step, err := p.evaluate(t.Context(), c, none); err != nil || step >= none || p.solved != 4 {
 			t.Fatalf("a step of %d, %d devices planned, %v", step, p.solved, err)
 		}
 		fresh := limited(p.workers[0].bytes)
-		step, err := fresh.evaluate(t.Context(), c, p.plainStep(c)+1)
+		step, err := fresh.evaluate(t.Context(), c, p.simulate(c, p.plainTimes(c))+1)
 		if err != nil || step != math.MaxInt64 || fresh.solved > 3 {
 			t.Errorf("seed %d: a step of %d, %d devices planned, %v", seed, step, fresh.solved, err)
 		}

@@ -26,7 +26,7 @@ type space struct {
 	stagesOf [][]int // by worker
 	limited  bool
 
-	link    []linkCost // by stage: to the next; free on one worker
+	link    []Link // by stage: to the next; free on one worker
 	sums    []sums
 	fastest []int   // by stage: the class of the fastest worker up to it
 	x, y    []int64 // by boundary: bytes of the input there, and of its gradient
@@ -44,17 +44,16 @@ type space struct {
 	least       map[string]int64             // least limits, by key
 	solved      int                          // the number of planned devices
 	curves      map[string]*curve
-	even        map[string]*curve
 }
 
 // worker is a device of the machine in the pipeline, or a part of one.
 type worker struct {
 	name   string
-	device string   // of the machine
-	bytes  int64    // 0 is no limit
-	speed  float64  // relative to the measured device
-	class  int      // an index into sums
-	reduce linkCost // the slowest link between replicas
+	device string  // of the machine
+	bytes  int64   // 0 is no limit
+	speed  float64 // relative to the measured device
+	class  int     // an index into sums
+	reduce Link    // the slowest link between replicas
 }
 
 // sums are prefix sums of the times of units at one speed: forwards, the shorter of forwards with
@@ -85,7 +84,7 @@ func nanos(micros, speed float64) int64 {
 
 // newSpace makes the space of a profile's costs on workers, each with virtual stages.
 func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas int,
-	workers []worker, link func(a, b worker) linkCost) (*space, error) {
+	workers []worker, link func(a, b worker) Link) (*space, error) {
 	c := averaged(costs.Chain, m)
 	if s.Split {
 		c = c.InParts()
@@ -112,7 +111,7 @@ func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas 
 		p.limited = p.limited || p.workers[i].bytes > 0
 	}
 	for s, w := range workerOf[1:] {
-		h := linkCost{}
+		h := Link{}
 		if from := workerOf[s]; from != w {
 			h = link(p.workers[from], p.workers[w])
 		}
@@ -146,11 +145,8 @@ func (p *space) setBoundaryBytes() {
 // frozenBytes returns the bytes that units from first up to but not including last hold without
 // gradients.
 func (p *space) frozenBytes(first, last int) (bytes int64) {
-	if p.held == nil {
-		return 0
-	}
-	for _, n := range p.held[first:last] {
-		bytes += n
+	for i := first; i < min(last, len(p.held)); i++ {
+		bytes += p.held[i]
 	}
 	return bytes
 }
@@ -160,7 +156,7 @@ func (p *space) prepare() (err error) {
 	p.simulations = map[int]*schedule.Simulation{}
 	if p.simulation, err = p.simulationFor(0); p.limited && err == nil {
 		p.kinds, p.cached, p.least = p.kindsOf(), map[string]*cachedDevice{}, map[string]int64{}
-		p.curves, p.even = map[string]*curve{}, map[string]*curve{}
+		p.curves = map[string]*curve{}
 	}
 	return err
 }
@@ -206,7 +202,7 @@ func (p *space) reduction(s, i, j int) int64 {
 		return 0
 	}
 	h := p.workers[p.workerOf[s]].reduce
-	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.transferTime(p.weights[j]-p.weights[i]))
+	return 2 * (int64(p.replicas-1)*int64(h.Latency) + h.transferTime(p.weights[j]-p.weights[i]))
 }
 
 // cut is the first unit of each stage, and at the end the number of units.
@@ -225,13 +221,12 @@ func (p *space) simulate(c cut, times []stageTimes) int64 {
 	return int64(p.simulation.Run(durations(times), p.links(c), nil))
 }
 
-// plainStep returns the step of a cut without recomputation.
-func (p *space) plainStep(c cut) int64 {
-	times := make([]stageTimes, p.stages())
-	for s := range times {
-		times[s] = p.times(s, c[s], c[s+1])
+// plainTimes returns the times of a cut's stages without recomputation.
+func (p *space) plainTimes(c cut) (list []stageTimes) {
+	for s := range p.stages() {
+		list = append(list, p.times(s, c[s], c[s+1]))
 	}
-	return p.simulate(c, times)
+	return list
 }
 
 // problem is the planning problem of a cut.

@@ -131,7 +131,6 @@ func (l *remoteRun) postMessage(send schedule.Action, part, n int, in *incoming)
 	return l.postPart(send, part, in.head, in)
 }
 
-// receive waits for the parcel of a posted receive.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
 	if err := wait(in.works); err != nil {
 		return p, err
@@ -149,7 +148,7 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 	}
 	if g != nil {
 		g.number++
-		queue := func() error { return l.direct.transfer(g, in.tensors) }
+		queue := func() error { return l.direct.comms.Transfer(g.comm, g.copies, in.tensors) }
 		if err := g.streams(c).Receive(in.vacant, queue); err != nil {
 			return p, fmt.Errorf("link: %v: %w", send, err)
 		}
