@@ -20,10 +20,7 @@ func TestBalanceOfCosts(t *testing.T) {
 			t.Errorf("--costs %s: got %s, want %s; stderr %q", test.costs, r.stdout, test.want, r.stderr)
 		}
 	}
-}
-
-// Costs have no names, so there are no columns for them.
-func TestBalanceOfCostsHasNoNames(t *testing.T) {
+	// Costs have no names, so there are no columns for them.
 	text := must(t, "balance", "--costs", "1,2", "--stages", "2").stdout
 	want := "--balance 1,1\n\nSTAGE  LAYERS  COST  OF BOTTLENECK\n0      1       1     50 %\n"
 	if !strings.HasPrefix(text, want) {

@@ -97,7 +97,6 @@ their types, shapes and sizes. Only state.json is read.
 	})
 }
 
-// checkpointLine is the JSON of a checkpoint.
 type checkpointLine struct {
 	Path string `json:"path"`
 	train.Contents

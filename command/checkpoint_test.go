@@ -93,7 +93,7 @@ func TestCheckpointInspect(t *testing.T) {
 
 // Whoever saved, the merged file has the bytes that one process writes, and Python reads it.
 func TestCheckpointMerge(t *testing.T) {
-	want := noerr.Get(os.ReadFile(filepath.Join(savedBy(t, 1), "step-000012", "model.safetensors")))(t)
+	want := mustRead(t, filepath.Join(savedBy(t, 1), "step-000012", "model.safetensors"))
 	out := filepath.Join(t.TempDir(), "model.safetensors")
 	for _, processes := range []int{1, 3} {
 		dir := savedBy(t, processes)
@@ -121,7 +121,7 @@ func TestCheckpointVerify(t *testing.T) {
 	says(t, must(t, "checkpoint", "verify", dir).stdout, "step 12, 4 files")
 	first := filepath.Join(dir, "step-000012", "model-00001-of-00002.safetensors")
 	second := strings.Replace(first, "model-00001", "model-00002", 1)
-	content := noerr.Get(os.ReadFile(second))(t)
+	content := mustRead(t, second)
 	content[len(content)-1] ^= 1
 	noerr.Do(t, errors.Join(os.Remove(first), os.WriteFile(second, content, 0o666)))
 	r := command(t, "checkpoint", "verify", dir)

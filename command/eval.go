@@ -117,7 +117,6 @@ func joinEval(cmd *cobra.Command) (*group.Group, error) {
 	return group.Join(cmd.Context(), member)
 }
 
-// evalLine is the JSON of penstock eval.
 type evalLine struct {
 	Checkpoint string `json:"checkpoint"`
 	Step       int64  `json:"step"`
@@ -221,14 +220,12 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 	return cmd
 }
 
-// predictor makes lines of predictions.
 type predictor struct {
 	top    int
 	inputs *data.Inputs
 	tokens *tokenizer.Tokenizer // nil is none
 }
 
-// predictionLine is the JSON of a prediction.
 type predictionLine struct {
 	File    string      `json:"file"`
 	Row     int         `json:"row"`
@@ -262,7 +259,6 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []
 	return err
 }
 
-// line returns the prediction for input i.
 func (p *predictor) line(i int, output []float32) (line predictionLine, err error) {
 	info := p.inputs.Info()
 	line.File, line.Row = p.inputs.Source(i)
@@ -283,7 +279,6 @@ func (p *predictor) line(i int, output []float32) (line predictionLine, err erro
 	return line, nil
 }
 
-// likelyClasses returns the most likely class of each pixel of an image.
 func likelyClasses(output []float32, classes, width int) [][]int {
 	pixels := make([]int, len(output)/classes)
 	for at := range pixels {

@@ -129,7 +129,7 @@ func TestFailureToSave(t *testing.T) {
 	must(t, with(small, "--steps", "2", "--out", out)...)
 	// A file in the place of the directory that is renamed to: not removed as a leftover, and in
 	// the way even of root.
-	noerr.Do(t, os.WriteFile(filepath.Join(out, "step-000004"), nil, 0o666))
+	mustWrite(t, filepath.Join(out, "step-000004"), "")
 	r := command(t, with(small, "--steps", "4", "--out", out, "--resume")...)
 	if r.code != 1 || strings.Count(r.stderr, "saving ") != 1 ||
 		!strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2"+goOn+"\n") {

@@ -15,7 +15,7 @@ import (
 // Whatever it is called, an input is not overwritten.
 func TestInputsAreKept(t *testing.T) {
 	chain := chainFile(t)
-	before := noerr.Get(os.ReadFile(chain))(t)
+	before := mustRead(t, chain)
 	dir := filepath.Dir(chain)
 	link, hard, drawn := filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json"),
 		filepath.Join(dir, "chain.svg")

@@ -187,8 +187,8 @@ func (f *rateFlag) read(text string) error {
 	}
 	c := &f.config
 	settings := map[string][]arg.Setting{
-		"step": {{Name: "size", Default: "a third of the steps", Read: arg.Whole(&c.StepSize, 1, math.MaxInt32)},
-			option("gamma", "0.1", &c.Gamma)},
+		"step": {{Name: "size", Default: "a third of the steps",
+			Read: arg.Whole(&c.StepSize, 1, math.MaxInt32)}, option("gamma", "0.1", &c.Gamma)},
 		"cosine": {option("min", "0", &c.MinLR)},
 		"linear": {option("min", "0", &c.MinLR)},
 		"one-cycle": {option("rise", "0.3", &c.Rise), option("div", "25", &c.DivFactor),

@@ -44,7 +44,6 @@ func modelFolder(name, dir string) string {
 	return name
 }
 
-// copySmallFiles copies the small files that are there.
 func copySmallFiles(to, from string) error {
 	if err := os.MkdirAll(to, 0o777); err != nil {
 		return err
@@ -115,7 +114,6 @@ func (a *adapters) String() string {
 		strings.Join(a.Layers, " "))
 }
 
-// newModel makes a model without its weights, with adapters.
 func newModel(name string, o models.Options, a adapters) (*nn.Sequential, error) {
 	model, err := models.New(name, o)
 	if err == nil && a.Rank > 0 {
@@ -190,7 +188,6 @@ func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) e
 	return safetensors.WriteFile(filepath.Join(out, "model.safetensors"), tensors, safetensors.PyTorch)
 }
 
-// endTokens returns the tokens that end a text of the model in a folder.
 func endTokens(folder string) (ends []int64) {
 	for _, name := range []string{"generation_config.json", configFile} {
 		var one struct {

@@ -29,7 +29,8 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	t.Helper()
 	var config map[string]any
 	read := func(path string) []byte {
-		return noerr.Get(os.ReadFile(path))(t)
+		content := mustRead(t, path)
+		return content
 	}
 	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config))
 	if of != "vit" {
@@ -42,7 +43,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	noerr.Do(t, os.Mkdir(folder, 0o777))
 	for name, content := range map[string][]byte{configFile: content,
 		"tokenizer.json": read(fixtureTokenizer + "/tokenizer.json")} {
-		noerr.Do(t, os.WriteFile(filepath.Join(folder, name), content, 0o666))
+		mustWrite(t, filepath.Join(folder, name), string(content))
 	}
 	m := noerr.Get(models.New(folder, models.Options{}))(t)
 	defer nn.Free(m)
@@ -56,9 +57,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 // tune trains adapters of a folder's model on a text.
 func tune(t *testing.T, folder, layers string, args ...string) []string {
 	t.Helper()
-	text := filepath.Join(t.TempDir(), "text.txt")
-	noerr.Do(t, os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)),
-		0o666))
+	text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
 	return with([]string{"train", "--model", folder, "--lora", "r=3,alpha=6,dropout=0.1,layers=" + layers,
 		"--data",
 		"text", "--data-dir", text, "--window", "16", "--batch", "4", "--chunks", "2", "--optimizer",
@@ -118,9 +117,7 @@ func TestFolderIsAModel(t *testing.T) {
 func TestFolderGetsANewHead(t *testing.T) {
 	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
 	const normal = `{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}`
-	if err := os.WriteFile(filepath.Join(folder, "preprocessor_config.json"), []byte(normal), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	mustWrite(t, filepath.Join(folder, "preprocessor_config.json"), normal)
 	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images",
 		"--data-dir",
 		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
@@ -135,7 +132,7 @@ func TestFolderGetsANewHead(t *testing.T) {
 	says(t, strings.Join(strings.Fields(string(state)), ""), `"mean":[0.1,0.2,0.3],"std":[0.4,0.5,0.6]`)
 	exported := filepath.Join(t.TempDir(), "exported")
 	must(t, "export", out, "--out", exported)
-	config := noerr.Get(os.ReadFile(filepath.Join(exported, configFile)))(t)
+	config := mustRead(t, filepath.Join(exported, configFile))
 	says(t, strings.Join(strings.Fields(string(config)), ""), `"id2label":{"0":"dark","1":"light"}`)
 	before, after := opened(t, filepath.Join(folder, "model.safetensors")), opened(t, filepath.Join(exported,
 		"model.safetensors"))
@@ -179,7 +176,7 @@ func TestRefusesFolders(t *testing.T) {
 			}
 			text, _ := json.Marshal(map[string]any{"weight_map": index})
 			path := filepath.Join(folder, "model.safetensors.index.json")
-			noerr.Do(t, os.WriteFile(path, []byte(change(string(text))), 0o666))
+			mustWrite(t, path, change(string(text)))
 			os.Remove(whole)
 			switch path := filepath.Join(folder, "2.safetensors"); {
 			case second < 0:
@@ -254,7 +251,7 @@ func TestRefusesFolders(t *testing.T) {
 
 // TestGuideOfFolders runs the lines of the guide's section on a small folder.
 func TestGuideOfFolders(t *testing.T) {
-	guide := noerr.Get(os.ReadFile("../docs/guide.md"))(t)
+	guide := mustRead(t, "../docs/guide.md")
 	_, section, _ := strings.Cut(string(guide), "\n## Fine-tune a model from Hugging Face\n")
 	_, lines, _ := strings.Cut(section, "```sh\n")
 	lines, _, found := strings.Cut(lines, "```")
@@ -267,8 +264,7 @@ func TestGuideOfFolders(t *testing.T) {
 	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` +
 		"\n" +
 		`{"text": "The stages of the pipeline are busy, and the batch goes on."}` + "\n"
-	noerr.Do(t, os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)),
-		0o666))
+	mustWrite(t, filepath.Join(directory, "talks.jsonl"), strings.Repeat(talk, 80))
 	shell := exec.Command("sh", "-ec", `penstock() { "`+self+`" "$@"; }`+"\n"+lines)
 	shell.Dir, shell.Env = directory, append(os.Environ(), asCommand+"=1")
 	out, err := shell.CombinedOutput()

@@ -85,11 +85,6 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	return c
 }
 
-func mustRead(t *testing.T, path string) []byte {
-	t.Helper()
-	return noerr.Get(os.ReadFile(path))(t)
-}
-
 // want fails unless the exit code is right and each text is in the report.
 func (c *gpuChecker) want(t *testing.T, code int, texts ...string) {
 	t.Helper()

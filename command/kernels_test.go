@@ -2,7 +2,6 @@ package command
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,19 +9,6 @@ import (
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/system"
 )
-
-// spawned runs a command line in a process of its own, with more variables in its environment.
-func spawned(t *testing.T, variables []string, args ...string) ran {
-	t.Helper()
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(append(os.Environ(), asCommand+"=1"), variables...)
-	var stdout, stderr strings.Builder
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v %q: %v, stderr:\n%s", variables, args, err, &stderr)
-	}
-	return ran{exitDone, stdout.String(), stderr.String()}
-}
 
 // slowest are OpenBLAS's kernels of 2004: every OpenBLAS for x86 has them, and they are the best of no
 // processor with AVX2.

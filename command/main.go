@@ -57,7 +57,6 @@ type Data struct {
 
 func (d Data) register() error { return data.Register(d.Name, d.Tasks, d.Open) }
 
-// ownName is the name of this program.
 var ownName = "penstock"
 
 var namesProgram = regexp.MustCompile(`\bpenstock(\s+[a-z])`)

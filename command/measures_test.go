@@ -1,9 +1,7 @@
 package command
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 
 	"penstock.example/internal/metrics"
 	noerr "penstock.example/internal/must"
-	"penstock.example/internal/proctest"
 )
 
 // history is what a run with --out has measured.
@@ -82,42 +79,12 @@ func TestMetricsOfResumedRuns(t *testing.T) {
 	}
 }
 
-// A run that is killed somewhere after a checkpoint goes on with the line after it.
-func TestMetricsOfAKilledRun(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "out")
-	args := with(small, "--save-every", "7", "--test-every", "5", "--out", out)
-	cmd := exec.Command(os.Args[0], with(args, "--steps", "1000000")...)
-	cmd.Env = append(os.Environ(), asCommand+"=1")
-	noerr.Do(t, cmd.Start())
-	for began := time.Now(); time.Since(began) < proctest.Limit; time.Sleep(time.Millisecond) {
-		if saved, _ := filepath.Glob(filepath.Join(out, "step-*")); len(saved) > 0 {
-			break
-		}
-	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	last := lastStep(t, out) + 3
-	must(t, with(args, "--steps", fmt.Sprint(last), "--resume")...)
-	h := history(t, out)
-	if int64(len(h.Steps)) != last || int64(len(h.Tests)) != (last-1)/5+1 {
-		t.Errorf("%d steps and %d tests after %d steps", len(h.Steps), len(h.Tests), last)
-	}
-	for i, s := range h.Steps {
-		if s.Step != int64(i+1) {
-			t.Fatalf("line %d is of step %d", i+1, s.Step)
-		}
-	}
-}
-
 // Of several processes the first writes, and the numbers are of all.
 func TestMetricsOfProcesses(t *testing.T) {
 	dir := t.TempDir()
 	out, events := filepath.Join(dir, "out"), filepath.Join(dir, "events")
-	p := begin(t, nil, launched(2, with(small, "--steps", "3", "--test-every", "2", "--balance", "3,3",
+	mustTrain(t, launched(2, with(small, "--steps", "3", "--test-every", "2", "--balance", "3,3",
 		"--out", out, "--tensorboard", events)...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("exit code %d: %s", code, p.said(0))
-	}
 	h := history(t, out)
 	if len(h.Steps) != 3 || len(h.Tests) != 2 || len(h.Steps[0].PeakBytes) != 2 ||
 		h.Steps[0].PeakBytes[1] == 0 {
@@ -132,7 +99,7 @@ func TestMetricsOfProcesses(t *testing.T) {
 func TestMetricsRefused(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, metrics.FileName)
-	noerr.Do(t, os.WriteFile(file, []byte("my notes\n"), 0o666))
+	mustWrite(t, file, "my notes\n")
 	if r := command(t, with(small, "--steps", "1", "--out", dir)...); r.code != exitFailed ||
 		r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --out "+dir+" cannot be written: ") {
 		t.Errorf("%+v", r)

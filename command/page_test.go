@@ -40,7 +40,7 @@ func TestReport(t *testing.T) {
 	if want := "mlp on synthetic: 5 steps\n"; r.stdout != want || r.stderr != "" {
 		t.Errorf("%+v, want %q", r, want)
 	}
-	text := noerr.Get(os.ReadFile(page))(t)
+	text := mustRead(t, page)
 	for _, want := range []string{"<!doctype html>", `"best":[{"bytes":`, `"chosen":[{"bytes":`,
 		`"times":"predicted"`, `"title":"mlp on synthetic"`} {
 		if !strings.Contains(string(text), want) {
@@ -80,10 +80,7 @@ func TestRecordedStep(t *testing.T) {
 // A run of several processes under another policy keeps what its page needs.
 func TestReportOfProcesses(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	p := begin(t, nil, launched(2, with(small, "--steps", "4", "--out", out)...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("exit code %d: %s", code, p.said(0))
-	}
+	mustTrain(t, launched(2, with(small, "--steps", "4", "--out", out)...)...)
 	run, err := report.ReadFile(filepath.Join(out, report.FileName))
 	if err != nil || len(run.Plan.Devices) != 2 || run.Ran.Workers != 2 || run.Layers[1].Forward <= 0 ||
 		len(run.Chains) != 0 || !strings.Contains(run.Facts[0].Value, "penstock train --model mlp") {
@@ -108,7 +105,7 @@ func TestReportOfAPlan(t *testing.T) {
 		"mlp, batch of 16, planned": chain + " --machine " + machine + " --batch 16 --schedule gpipe,1f1b",
 	} {
 		line := planLine(t, with(strings.Fields(args), "--out", file)...)
-		text := noerr.Get(os.ReadFile(file))(t)
+		text := mustRead(t, file)
 		var kept planJSON
 		noerr.Do(t, json.Unmarshal(text, &kept))
 		run := kept.Page

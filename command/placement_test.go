@@ -1,8 +1,6 @@
 package command
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	noerr "penstock.example/internal/must"
@@ -32,8 +30,7 @@ func TestSchedules(t *testing.T) {
 	for _, text := range []string{program.String(),
 		"0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1I1,1F2,1I2,1W1,1W2,1F3,1B3\n",
 		"0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1REDUCE_GRAD\n"} {
-		file := filepath.Join(t.TempDir(), "program")
-		noerr.Do(t, os.WriteFile(file, []byte(text), 0o666))
+		file := textFile(t, "program", text)
 		if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
 			t.Errorf("%s: weights %s, want %s", text, got, want)
 		}

@@ -368,7 +368,6 @@ func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 	return linkedMachine("process ", w.Processes, cores, between)
 }
 
-// findPlan plans the model for processes with these links between them.
 func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (planJSON, error) {
 	w, busy := j.world, runtime.NumCPU()
 	if w.devices() > 0 { // of the processes on this machine

@@ -3,7 +3,6 @@ package command
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,7 +48,7 @@ func TestPlansOfNetworksRun(t *testing.T) {
 					}
 					break
 				}
-				content := noerr.Get(os.ReadFile(file))(t)
+				content := mustRead(t, file)
 				var line planJSON
 				noerr.Do(t, json.Unmarshal(content, &line))
 				most, limits = max(most, slices.Max(line.Peak)), limits+1

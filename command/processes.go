@@ -249,10 +249,8 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	}
 	stderr := cmd.ErrOrStderr()
 	stdout := cmd.OutOrStdout()
-	if o, ok := stdout.(*output); ok {
-		if f, ok := o.to.(*os.File); ok { // rank 0 writes to the file itself
-			stdout = f
-		}
+	if o, ok := stdout.(*output); ok { // rank 0 writes to a file itself
+		stdout = o.to
 	}
 	job := launch.Job{Path: program, Args: train, Stdout: stdout, Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {

@@ -129,17 +129,24 @@ func (p *process) endWithin(t testing.TB, limit time.Duration) (code int, ended 
 	return p.ProcessState.ExitCode(), ended
 }
 
+// spawned runs a command line that is to succeed in a process of its own, with more variables in its
+// environment.
+func spawned(t *testing.T, variables []string, args ...string) ran {
+	t.Helper()
+	p := begin(t, variables, args...)
+	if code := p.end(t); code != exitDone {
+		t.Fatalf("%v %q: exit code %d, stderr:\n%s", variables, args, code, p.stderr)
+	}
+	return ran{exitDone, p.stdout.String(), p.stderr.String()}
+}
+
 // mustTrain runs a training that is to succeed: in this process, or in those that launch starts.
 func mustTrain(t *testing.T, args ...string) ran {
 	t.Helper()
 	if args[0] != "launch" {
 		return must(t, args...)
 	}
-	p := begin(t, nil, args...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("%q: exit code %d, stderr:\n%s", args, code, p.stderr)
-	}
-	return ran{exitDone, p.stdout.String(), p.stderr.String()}
+	return spawned(t, nil, args...)
 }
 
 // member is the process with a rank, of those that a launcher starts.
@@ -252,11 +259,8 @@ func TestASignalToALauncher(t *testing.T) {
 func wantGoesOn(t *testing.T, out string, to int64, processes int) {
 	t.Helper()
 	args := with(inThree, "--steps", fmt.Sprint(to))
-	p := begin(t, nil, launched(processes, with(args, "--out", out, "--resume")...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("going on: exit code %d, stderr:\n%s", code, p.stderr)
-	}
-	if _, done := lines(t, p.stdout.String()); done.Steps != to ||
+	r := mustTrain(t, launched(processes, with(args, "--out", out, "--resume")...)...)
+	if _, done := lines(t, r.stdout); done.Steps != to ||
 		done.ParamsSHA256 != sha(t, with(small, "--steps", fmt.Sprint(to))...) {
 		t.Errorf("going on to step %d: %+v: other weights than without a failure", to, done)
 	}
@@ -421,7 +425,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 func TestDataThatOneProcessLacks(t *testing.T) {
 	address := proctest.Address(t)
 	file := filepath.Join(t.TempDir(), "text")
-	noerr.Do(t, os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666))
+	mustWrite(t, file, strings.Repeat("a text. ", 1000))
 	args := []string{"train", "--model", "gpt", "--data", "text", "--batch", "4", "--chunks", "2",
 		"--steps", "1", "--processes", "2", "--rendezvous", address}
 	zero, one := begin(t, nil, with(args, "--rank", "0", "--data-dir", file)...),

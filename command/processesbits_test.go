@@ -3,7 +3,6 @@ package command
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
 	_, done := lines(t, mustTrain(t, with(run, "--out", out, "--format", "json")...).stdout)
-	metrics := noerr.Get(os.ReadFile(filepath.Join(out, "metrics.jsonl")))(t)
+	metrics := mustRead(t, filepath.Join(out, "metrics.jsonl"))
 	var all strings.Builder
 	for line := range strings.Lines(string(metrics)) {
 		var numbers map[string]any
@@ -40,8 +39,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 // GPT, deferred statistics, clipped gradients, tests on the way, stages that lie in a loop or fold
 // back, and a last batch that is short.
 func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
-	text := filepath.Join(t.TempDir(), "text")
-	noerr.Do(t, os.WriteFile(text, []byte(strings.Repeat("a text that is long enough. ", 70)), 0o666))
+	text := textFile(t, "text", strings.Repeat("a text that is long enough. ", 70))
 	gpt := []string{"train", "--model", "gpt", "--set", "depth=2,width=16,heads=2,dropout=0.1", "--data",
 		"text", "--data-dir", text, "--window", "16",
 		// 34 layers

@@ -24,7 +24,6 @@ import (
 	"penstock.example/train"
 )
 
-// measureFlags say which model is measured and how.
 type measureFlags struct {
 	modelFlags
 	optimizer        string
@@ -136,7 +135,6 @@ func showChain(w io.Writer, c profile.Chain) {
 	}
 }
 
-// balanceFlags is the command line of penstock balance.
 type balanceFlags struct {
 	measureFlags
 	costs         []float64 // nil: a model is measured
@@ -200,7 +198,6 @@ state, and activations.`,
 	})
 }
 
-// balanceLine is the JSON of a balance.
 type balanceLine struct {
 	Balance    []int         `json:"balance"`
 	Bottleneck float64       `json:"bottleneck"`
@@ -208,14 +205,12 @@ type balanceLine struct {
 	Stages     []balanceCost `json:"stages"`
 }
 
-// balanceCost is a stage of a balance.
 type balanceCost struct {
 	First string  `json:"first,omitempty"` // layer of a model
 	Last  string  `json:"last,omitempty"`
 	Cost  float64 `json:"cost"`
 }
 
-// cutModel measures a model and cuts it.
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
 	err = cmp.Or(checkPair(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
 		f.check(cmd.Flags()))

@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -36,7 +35,7 @@ func TestProfileWritesTheChain(t *testing.T) {
 	c := chainOf(t, profiled("--format", "json")...)
 	file := filepath.Join(t.TempDir(), "chain.json")
 	says(t, must(t, profiled("--out", file)...).stdout, "LAYER")
-	text := noerr.Get(os.ReadFile(file))(t)
+	text := mustRead(t, file)
 	written, err := planfile.ParseChain(text)
 	if err != nil || c.Fingerprint() != written.Fingerprint() || written.Model == "" || written.Rows != 4 ||
 		written.Threads != 1 || written.Devices != runtime.NumCPU() {

@@ -138,10 +138,8 @@ more would save.`,
 	})
 }
 
-// explainedBytes are the increases of the limit that explain looks at.
 var explainedBytes = []int64{10e6, 100e6, 1000e6}
 
-// explanationLine is the JSON of penstock remat explain.
 type explanationLine struct {
 	Limit      int64                    `json:"limit_bytes"`
 	Peak       int64                    `json:"peak_bytes"`
@@ -180,7 +178,6 @@ func showLimits(w io.Writer, least string, greatest int64) {
 		least, formatBytes(greatest), greatest)
 }
 
-// readCurve reads a chain and finds its best plans and the usual strategies.
 func readCurve(cmd *cobra.Command, file string, needed ...string) (c remat.Chain, points []solver.Point,
 	usual []remat.Baseline, err error) {
 	if c, err = readChain(cmd, file, needed...); err == nil {

@@ -38,7 +38,8 @@ func TestTextReport(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", &stderr, want)
 	}
 	o := doneLine{Steps: 9, TestAccuracy: new(0.875), SafeLimitBytes: []int64{1 << 20, 3 << 20},
-		ResidentBytes: 300 << 20, PeakResidentBytes: 400 << 20, ParamsSHA256: "abc", checkpoint: "out/step-000009"}
+		ResidentBytes: 300 << 20, PeakResidentBytes: 400 << 20, ParamsSHA256: "abc",
+		checkpoint: "out/step-000009"}
 	noerr.Do(t, r.done(o))
 	want = `a on b: 9 steps done
 test accuracy  87.50 %
@@ -82,8 +83,9 @@ func TestPrecisionFlags(t *testing.T) {
 		t.Error("libtorch is not told")
 	}
 	plain := sum()
-	if off, on := sum("--autocast=off"), sum("--autocast"); off != plain || on == plain ||
-		on != sum("--autocast=bfloat16") || on != sum("--autocast=true") {
+	if off, on := sum("--autocast", "off"), sum("--autocast"); off != plain || on == plain ||
+		on != sum("--autocast", "bfloat16") || on != sum("--autocast=bfloat16") ||
+		on != sum("--autocast=true") {
 		t.Errorf("--autocast=off %s, --autocast %s, none %s", off, on, plain)
 	}
 	// What is planned is measured as it will be trained.

@@ -1,14 +1,11 @@
 package command
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -107,7 +104,7 @@ func TestResumeOfACompleteRun(t *testing.T) {
 func TestOutHolds(t *testing.T) {
 	out := t.TempDir()
 	foreign := filepath.Join(out, "steps.jsonl")
-	noerr.Do(t, os.WriteFile(foreign, []byte("{}\n"), 0o666))
+	mustWrite(t, foreign, "{}\n")
 	args := with(small, "--steps", "2", "--out", out)
 	must(t, args...) // files of others are no obstacle
 	before := tree(t, out)
@@ -188,50 +185,30 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 	}
 }
 
-// start runs a command line in a process of its own and returns when it has taken a step.
-func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, stderr *transcript) {
-	t.Helper()
-	cmd = exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1")
-	stderr = &transcript{}
-	cmd.Stderr = stderr
-	pipe := noerr.Get(cmd.StdoutPipe())(t)
-	noerr.Do(t, cmd.Start())
-	t.Cleanup(func() { cmd.Process.Kill() })
-	proctest.Watch(t, cmd, proctest.Limit)
-	stdout = bufio.NewScanner(pipe)
-	if !stdout.Scan() {
-		t.Fatalf("no step was taken: %v, stderr:\n%s", cmd.Wait(), stderr)
-	}
-	return cmd, stdout, stderr
-}
-
 // TestSignal: a signal lets the step finish, saves, and says how to go on; going on gives the bits
 // of a run without it.
 func TestSignal(t *testing.T) {
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1,
 		syscall.SIGUSR2, syscall.SIGXCPU} {
 		out := filepath.Join(t.TempDir(), "it's out")
-		cmd, stdout, stderr := start(t, with(small, "--steps", "1000000", "--out", out, "--format",
-			"json")...)
-		noerr.Do(t, cmd.Process.Signal(signal))
+		p := begin(t, nil, with(small, "--steps", "1000000", "--out", out, "--format", "json")...)
+		p.after(t, 1)
+		if err := p.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
 		for range 3 { // the system repeats SIGXCPU
 			if time.Sleep(time.Millisecond); signal != os.Interrupt {
-				_ = cmd.Process.Signal(signal)
+				_ = p.Process.Signal(signal)
 			}
 		}
-		steps := 1
-		for stdout.Scan() {
-			steps++
+		if code := p.end(t); code != exitFailed {
+			t.Fatalf("%v: exit code %d, stderr:\n%s", signal, code, p.stderr)
 		}
-		var exit *exec.ExitError
-		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitFailed {
-			t.Fatalf("%v: %v, stderr:\n%s", signal, err, stderr)
-		}
+		steps := strings.Count(p.stdout.String(), "\n")
 		for _, want := range []string{"finishing the step; Ctrl-C again ends at once\n",
 			fmt.Sprintf("interrupted after step %d; saved in %s", steps, out), " --resume\n"} {
-			if !strings.Contains(stderr.String(), want) {
-				t.Errorf("%v: no %q in stderr:\n%s", signal, want, stderr)
+			if !strings.Contains(p.stderr.String(), want) {
+				t.Errorf("%v: no %q in stderr:\n%s", signal, want, p.stderr)
 			}
 		}
 		total := fmt.Sprint(steps + 3)
@@ -376,13 +353,13 @@ func TestResumeWithOtherData(t *testing.T) {
 	run := []string{"train", "--model", "mlp", "--data", "csv", "--data-dir", file, "--batch", "8", "--out",
 		out}
 	must(t, with(run, "--steps", "4")...)
-	noerr.Do(t, os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-12]), 0o666))
+	mustWrite(t, file, "a,b,c\n"+rows[:len(rows)-12])
 	refuses(t, with(run, "--steps", "7", "--resume"), exitUsage, "accept the change with --changed-data")
 	r := must(t, with(run, "--steps", "7", "--resume", "--changed-data")...)
 	if !strings.Contains(r.stderr, "; other data: 34 samples instead of 36; ") {
 		t.Errorf("stderr: %s", r.stderr)
 	}
-	noerr.Do(t, os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-24]), 0o666))
+	mustWrite(t, file, "a,b,c\n"+rows[:len(rows)-24])
 	refuses(t, []string{"train", "--out", out, "--steps", "9", "--resume"}, exitUsage, "--changed-data")
 
 	path := noerr.Get(filepath.Abs(fixtureTokenizer))(t)

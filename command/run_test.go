@@ -108,6 +108,16 @@ func must(t testing.TB, args ...string) ran {
 	return r
 }
 
+func mustRead(t testing.TB, path string) []byte {
+	t.Helper()
+	return noerr.Get(os.ReadFile(path))(t)
+}
+
+func mustWrite(t testing.TB, path, text string) {
+	t.Helper()
+	noerr.Do(t, os.WriteFile(path, []byte(text), 0o666))
+}
+
 // lines decodes the output of --format json strictly: fields, types, nothing else.
 func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
 	t.Helper()
@@ -214,8 +224,7 @@ func TestModesOfARunAreTransparent(t *testing.T) {
 func TestTrainText(t *testing.T) {
 	dir := t.TempDir()
 	text := dir + "/text.txt"
-	noerr.Do(t, os.WriteFile(text, bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 100),
-		0o666))
+	mustWrite(t, text, strings.Repeat("the quick brown fox jumps over the lazy dog. ", 100))
 	r := must(t, "train", "--model", "gpt", "--data", "text", "--data-dir", text, "--stages", "2",
 		"--batch", "4", "--chunks", "2", "--steps", "2",
 		"--optimizer", "adamw", "--out", dir+"/out", "--trace", dir+"/trace.json")
@@ -273,7 +282,7 @@ func TestTrace(t *testing.T) {
 		if want := fmt.Sprintf("step %d, ", tt.want); !strings.HasPrefix(r.stderr, want) {
 			t.Errorf("%s steps: stderr does not begin with %q:\n%s", tt.steps, want, r.stderr)
 		}
-		text := noerr.Get(os.ReadFile(path))(t)
+		text := mustRead(t, path)
 		var file struct {
 			TraceEvents []struct{ Ph, Name string }
 		}
@@ -295,7 +304,7 @@ func TestTraceAsPicture(t *testing.T) {
 	path := t.TempDir() + "/step.svg"
 	must(t, with(small, "--steps", "4", "--stages", "2", "--schedule", "1f1b", "--chunks", "3", "--trace",
 		path)...)
-	svg := noerr.Get(os.ReadFile(path))(t)
+	svg := mustRead(t, path)
 	for _, want := range []string{"step 3", "worker 1 · cpu:1", "forward, stage 1, micro-batch 2",
 		"at most ", "KiB"} {
 		if !strings.Contains(string(svg), want) {
@@ -334,17 +343,6 @@ func TestTrainsAuxiliaryClassifiers(t *testing.T) {
 	const ln10 = 2.302585 // what a classifier of ten that knows nothing loses, more or less
 	if got := (aux - plain) / 0.3; got < ln10 || got > 4*ln10 {
 		t.Errorf("a step's loss is %v without and %v with two auxiliary classifiers", plain, aux)
-	}
-}
-
-// A flag that may be without a value takes one after a space, too.
-func TestAutocastAfterASpace(t *testing.T) {
-	want := sha(t, with(small, "--steps", "2", "--autocast")...)
-	if got := sha(t, with(small, "--steps", "2", "--autocast", "bfloat16")...); got != want {
-		t.Error("--autocast bfloat16 is not --autocast")
-	}
-	if got := sha(t, with(small, "--autocast", "off", "--steps", "2")...); got == want {
-		t.Error("--autocast off is --autocast")
 	}
 }
 

@@ -92,7 +92,6 @@ func scheduleNames() (names []string) {
 	return names
 }
 
-// scheduleShape is the size and the costs of a schedule.
 type scheduleShape struct {
 	devices, virtual, chunks int
 	forward, input, weight   float64 // times of a stage on a micro-batch, in any unit
@@ -290,7 +289,6 @@ highest peak is given, without recomputation and without the optimizer's state.`
 	})
 }
 
-// comparedSchedule is the JSON of one schedule.
 type comparedSchedule struct {
 	Schedule string    `json:"schedule"`
 	Virtual  int       `json:"virtual"`

@@ -197,7 +197,6 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		f.numerics.check(cmd.Flags(), f.devices))
 }
 
-// foundPlan is the fastest plan of a model or a chain.
 type foundPlan struct {
 	*train.ModelPlan
 	title string // of the model, or of the chain's file
@@ -319,7 +318,6 @@ func refusedPlan(s *pflag.FlagSet, err error) error {
 // hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
-// readDevices reads the model and the memory of devices.
 func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for i, d := range devices {
 		h, problem := hardware(d)

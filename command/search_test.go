@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	noerr "penstock.example/internal/must"
 )
 
 // planLine runs penstock plan and decodes its JSON, which has these fields and no others.
@@ -66,7 +64,7 @@ func TestPlanForAMachine(t *testing.T) {
 
 // A chain says the rows and the threads that it was measured with, and how far its times can be trusted.
 func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
-	text := noerr.Get(os.ReadFile(chainFile(t)))(t)
+	text := mustRead(t, chainFile(t))
 	chain := func(fields string) string {
 		return textFile(t, "chain.json",
 			strings.Replace(string(text), `"input_bytes"`, fields+`,"input_bytes"`, 1))

@@ -28,12 +28,7 @@ PATH is a tokenizer.json of byte-pair encoding, or a directory with one or with
 a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    filesNamed("FILE..."),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := need(cmd.Flags(), "tokenizer", "out"); err != nil {
-				return err
-			}
-			return tokenize(cmd, args, from, out)
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return tokenize(cmd, args, from, out) },
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -43,6 +38,9 @@ a vocab.json and a merges.txt.`,
 }
 
 func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
+	if err := need(cmd.Flags(), "tokenizer", "out"); err != nil {
+		return err
+	}
 	t, err := tokenizer.Open(from)
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))

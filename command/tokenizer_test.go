@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	noerr "penstock.example/internal/must"
 )
 
 const (
@@ -20,9 +18,7 @@ const (
 // onText trains a small GPT-2 for a step on the tokens of a text.
 func onText(t *testing.T, args ...string) []string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "text.txt")
-	noerr.Do(t, os.WriteFile(path, []byte(strings.Repeat("The stages of the pipeline are busy. ", 40)),
-		0o666))
+	path := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 40))
 	return with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--data", "text",
 		"--data-dir", path,
 		"--data-set", "tokenizer=" + fixtureTokenizer, "--window", "8", "--batch", "4", "--chunks", "2",
@@ -53,7 +49,7 @@ func TestRefusesTokenizers(t *testing.T) {
 	must(t, onText(t, "--out", out, "--set", "classes=400,context=12")...)
 	must(t, "export", out, "--out", weights)
 	damaged := filepath.Join(t.TempDir(), "tokenizer.json")
-	noerr.Do(t, os.WriteFile(damaged, []byte("{\n\"model\": ["), 0o666))
+	mustWrite(t, damaged, "{\n\"model\": [")
 	for what, row := range map[string]struct {
 		args  []string
 		code  int

@@ -169,7 +169,6 @@ func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	return j.loop.Run(ctx)
 }
 
-// finish tests the trained model and reports the outcome.
 func (j *job) finish(ctx context.Context, step int64, saved string) error {
 	for _, d := range j.pipe.Devices() {
 		d.ResetPeak()

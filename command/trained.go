@@ -176,7 +176,6 @@ func (g *generator) register(s *pflag.FlagSet) {
 	s.Uint64Var(&g.sampling.Seed, "seed", 1, "`SEED` of the draws")
 }
 
-// run prints the text as it comes.
 func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (err error) {
 	s := cmd.Flags()
 	if err := cmp.Or(checkPair(s, false, "FILE...", "top", "batch", "chunks", "stages"),

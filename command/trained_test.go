@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -48,7 +47,8 @@ func TestValidate(t *testing.T) {
 	}
 	first, _ := run("b", "--epochs", "2")
 	second, later := run("b", "--epochs", "6", "--resume")
-	if sumOf(t, whole) != sumOf(t, second) || sumOf(t, first) == sumOf(t, second) ||
+	sum := func(r ran) string { _, done := lastLine(t, r); return done.ParamsSHA256 }
+	if sum(whole) != sum(second) || sum(first) == sum(second) ||
 		fmt.Sprint(*later[3].Accuracy, later[3].Loss, later[3].Better) != fmt.Sprint(*said[5].Accuracy,
 			said[5].Loss, said[5].Better) {
 		t.Errorf("%+v after resuming; want %+v", later, said)
@@ -104,14 +104,4 @@ func TestValidate(t *testing.T) {
 	refuses(t, with(small, "--data-set", "train=256,test=64", "--validate", "0.5", "--batch", "64", "--lr",
 		"0.5", "--resume", "--out", filepath.Join(dir, "a")), exitUsage,
 		`data.settings.validation is "0.25" there and "0.5" here; resume with the saved flags and data`)
-}
-
-// sumOf is the hash of the weights at the end of a run.
-func sumOf(t *testing.T, r ran) string {
-	t.Helper()
-	found := regexp.MustCompile(`"params_sha256":"(\w+)"`).FindStringSubmatch(r.stdout)
-	if found == nil {
-		t.Fatal(r.stdout)
-	}
-	return found[1]
 }

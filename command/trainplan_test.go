@@ -12,38 +12,6 @@ import (
 	"penstock.example/internal/draws"
 )
 
-// A plan of a model is what training runs: no device holds more than the plan says, which is no more than
-// the limit.
-func TestTrainingByAPlan(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "plan.json")
-	const limit = 3 << 20
-	line := planLine(t, "--model", "mlp", "--batch", "64", "--devices", "2", "--memory-limit",
-		fmt.Sprint(limit), "--repeats", "1", "--out", file)
-	layers := 0
-	for _, n := range line.Balance {
-		layers += n
-	}
-	if len(line.Balance) != 2*line.Virtual || layers != 6 {
-		t.Errorf("a balance of %v, want the 6 layers of mlp on 2 devices, %d stages on each", line.Balance,
-			line.Virtual)
-	}
-	trained := func(args ...string) []int64 {
-		steps, _ := lines(t, must(t, with([]string{"train", "--data", "synthetic", "--steps", "2", "--format",
-			"json"}, args...)...).stdout)
-		return steps[1].PeakBytes
-	}
-	for device, peak := range trained("--plan", file) {
-		if peak > line.Peak[device] || peak > limit {
-			t.Errorf("device %d: training holds %d bytes, the plan says %d, the limit is %d", device, peak,
-				line.Peak[device], limit)
-		}
-	}
-	if peaks := trained("--plan", "auto", "--model", "mlp", "--batch", "64", "--memory-limit", "3MiB",
-		"--stages", "2", "--chunks", fmt.Sprint(line.Chunks)); len(peaks) != 2 {
-		t.Errorf("%d devices, want 2", len(peaks))
-	}
-}
-
 // inAuto is a run that plans itself.
 var inAuto = []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--plan", "auto",
 	"--format", "json"}
@@ -66,15 +34,12 @@ func TestProcessesPlanThemselves(t *testing.T) {
 		if !draws.Full && more[0] != "--stages" {
 			break
 		}
-		p := begin(t, nil, launched(2, with(with(inAuto, "--steps", "2"), more...)...)...)
-		if code := p.end(t); code != exitDone {
-			t.Fatalf("%v: exit code %d, stderr:\n%s", more, code, p.stderr)
+		r := mustTrain(t, launched(2, with(with(inAuto, "--steps", "2"), more...)...)...)
+		if strings.Count(r.stderr, "from process to process: ") != 1 {
+			t.Errorf("%v: stderr:\n%s", more, r.stderr)
 		}
-		if strings.Count(p.stderr.String(), "from process to process: ") != 1 {
-			t.Errorf("%v: stderr:\n%s", more, p.stderr)
-		}
-		steps, done := lines(t, p.stdout.String())
-		flags, _ := chosen(t, p.stderr.String())
+		steps, done := lines(t, r.stdout)
+		flags, _ := chosen(t, r.stderr)
 		want := 2
 		if len(more) > 0 && more[0] == "--stages" {
 			want = 3
@@ -146,17 +111,14 @@ func TestAnotherWorldKeepsTheWeights(t *testing.T) {
 		t.Errorf("config.toml is %q, %v", kept, err)
 	}
 	must(t, "eval", out)
-	p := begin(t, nil, launched(2, with(fixed, "--steps", "4", "--out", out, "--resume", "--memory-limit",
+	r := mustTrain(t, launched(2, with(fixed, "--steps", "4", "--out", out, "--resume", "--memory-limit",
 		"3MiB")...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
-	}
 	want := sha(t, "train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--chunks", "4",
 		"--steps", "4")
-	if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != want {
-		t.Errorf("other weights; stderr:\n%s", p.stderr)
+	if _, done := lines(t, r.stdout); done.ParamsSHA256 != want {
+		t.Errorf("other weights; stderr:\n%s", r.stderr)
 	}
-	r := command(t, with(inAuto, "--chunks", "8", "--steps", "5", "--out", out, "--resume")...)
+	r = command(t, with(inAuto, "--chunks", "8", "--steps", "5", "--out", out, "--resume")...)
 	if r.code != exitUsage || !strings.Contains(r.stderr, "chunks is 4 there and 8 here") {
 		t.Errorf("exit code %d: %s", r.code, r.stderr)
 	}
@@ -168,17 +130,14 @@ func TestProcessesByAPlanInAFile(t *testing.T) {
 	must(t, "plan", "--model", "mlp", "--batch", "64", "--devices", "2", "--chunks", "4", "--repeats", "1",
 		"--out", file)
 	args := []string{"train", "--plan", file, "--data", "synthetic", "--steps", "2", "--format", "json"}
-	p := begin(t, nil, launched(2, args...)...)
-	if code := p.end(t); code != exitDone {
-		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
+	r := mustTrain(t, launched(2, args...)...)
+	if _, done := lines(t, r.stdout); done.ParamsSHA256 != sha(t, args[:len(args)-2]...) {
+		t.Errorf("other weights than in one process; stderr:\n%s", r.stderr)
 	}
-	if _, done := lines(t, p.stdout.String()); done.ParamsSHA256 != sha(t, args[:len(args)-2]...) {
-		t.Errorf("other weights than in one process; stderr:\n%s", p.stderr)
-	}
-	r := begin(t, nil, launched(3, args...)...)
-	if want := "3 processes share 2 devices; each needs one"; r.end(t) != exitUsage ||
-		!strings.Contains(r.stderr.String(), want) {
-		t.Errorf("want %q in %s", want, r.stderr)
+	p := begin(t, nil, launched(3, args...)...)
+	if want := "3 processes share 2 devices; each needs one"; p.end(t) != exitUsage ||
+		!strings.Contains(p.stderr.String(), want) {
+		t.Errorf("want %q in %s", want, p.stderr)
 	}
 }
 

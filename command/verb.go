@@ -82,7 +82,6 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// readChain checks for the needed flags and reads a chain.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
 	if err := need(cmd.Flags(), needed...); err != nil {
 		return remat.Chain{}, err
@@ -137,7 +136,6 @@ func row(w io.Writer, cells ...any) {
 	fmt.Fprintf(w, strings.Repeat("%v\t", len(cells)-1)+"%v\n", cells...)
 }
 
-// need refuses a command line that lacks one of these flags.
 func need(s *pflag.FlagSet, flags ...string) error {
 	for _, name := range flags {
 		if f := s.Lookup(name); !f.Changed {

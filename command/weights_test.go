@@ -98,10 +98,8 @@ func TestInitRefuses(t *testing.T) {
 			tensor.Shape, tensor.Data = []int64{3}, tensor.Data[:12]
 		}
 	})
-	text := filepath.Join(t.TempDir(), "text")
-	noerr.Do(t, os.WriteFile(text, []byte("no weights at all"), 0o666))
-	torch := filepath.Join(t.TempDir(), "torch.pth")
-	noerr.Do(t, os.WriteFile(torch, []byte("PK\x03\x04\x00\x00\x08\x08archive"), 0o666))
+	text := textFile(t, "text", "no weights at all")
+	torch := textFile(t, "torch.pth", "PK\x03\x04\x00\x00\x08\x08archive")
 	for _, row := range []struct {
 		args []string
 		code int

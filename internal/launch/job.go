@@ -13,8 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Job is a number of processes of one program that work together. The number of a process is its rank.
@@ -166,13 +164,13 @@ func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
 
 // failureOf describes the end of a process. err is the result of Wait; without an error it returns nil. A Go
 // program that crashes by a signal, which it names, ends itself by another.
-func failureOf(rank int, c *exec.Cmd, err error, after time.Duration, named string) *Failure {
+func failureOf(rank int, c *exec.Cmd, err error, after time.Duration, named syscall.Signal) *Failure {
 	if err == nil {
 		return nil
 	}
 	f := &Failure{Rank: rank, Code: c.ProcessState.ExitCode(), After: after}
 	if status, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		f.Signal = cmp.Or(unix.SignalNum(named), status.Signal())
+		f.Signal = cmp.Or(named, status.Signal())
 	}
 	if f.Code == 0 { // the output could not be passed on
 		f.Err = err

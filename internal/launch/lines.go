@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 const maxLine = 64 << 10 // longer lines are split
@@ -14,9 +15,14 @@ type lineWriter struct {
 	mu     *sync.Mutex // of the job
 	to     io.Writer
 	prefix string
-	rest   []byte // an incomplete line
-	signal string // that has ended a Go program, such as SIGSEGV, as its runtime writes
+	rest   []byte         // an incomplete line
+	signal syscall.Signal // that a Go program has crashed by, as its runtime writes; 0 is none
 }
+
+// crashes are the signals that crash a Go program, by the word that its runtime begins with.
+var crashes = map[string]syscall.Signal{"SIGABRT": syscall.SIGABRT, "SIGBUS": syscall.SIGBUS,
+	"SIGFPE": syscall.SIGFPE, "SIGILL": syscall.SIGILL, "SIGQUIT": syscall.SIGQUIT,
+	"SIGSEGV": syscall.SIGSEGV, "SIGTRAP": syscall.SIGTRAP}
 
 // Write writes the complete lines. It reports no error: a process must not end because of its log.
 func (w *lineWriter) Write(p []byte) (int, error) {
@@ -28,8 +34,8 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		if !complete && len(line) < maxLine {
 			return len(p), nil
 		}
-		if name, _, _ := strings.Cut(string(line), ": "); w.signal == "" && strings.HasPrefix(name, "SIG") {
-			w.signal = name
+		if word, _, _ := strings.Cut(string(line), ": "); w.signal == 0 {
+			w.signal = crashes[word]
 		}
 		// One call, so that other writers to the same file do not split the line.
 		_, _ = w.to.Write(append(append([]byte(w.prefix), line...), '\n'))

@@ -95,7 +95,8 @@ func (p *Task) tell(now time.Time) {
 		_ = p.bar.Set(p.done) // an error of a terminal has nowhere to be told
 	}
 	width, _ := Width(p.w)
-	p.bar.Describe(fmt.Sprintf("%.*s", width-barCells-len(" 100% ||  [59m59s:59m59s]  "), p.doing+state))
+	room := max(width-barCells-len(" 100% ||  [59m59s:59m59s]  "), 0)
+	p.bar.Describe(fmt.Sprintf("%.*s", room, p.doing+state))
 }
 
 // Write prints lines that stay.
