@@ -122,7 +122,7 @@ func newModel(name string, o models.Options, a adapters) (*nn.Sequential, error)
 	model, err := models.New(name, o)
 	if err == nil && a.Rank > 0 {
 		if err = nn.AddLoRA(model, a.LoRA); err != nil {
-			err = badUsage("--lora: %s", strings.TrimPrefix(err.Error(), "nn: AddLoRA: "))
+			err = badUsage("--lora or --adapter: %s", strings.TrimPrefix(err.Error(), "nn: AddLoRA: "))
 		}
 	}
 	return model, err
@@ -220,12 +220,18 @@ func (f *trainFlags) takeAdapter(s *pflag.FlagSet) error {
 	if f.weights.adapter == "" || s.Changed("lora") {
 		return nil
 	}
-	o, err := models.ReadAdapter(f.weights.adapter)
-	if err == nil {
-		err = s.Set("lora", (&adapters{o}).String())
+	lora, err := readAdapter(f.weights.adapter)
+	return cmp.Or(err, s.Set("lora", lora))
+}
+
+// readAdapter returns the --lora of an adapter.
+func readAdapter(folder string) (lora string, err error) {
+	o, err := models.ReadAdapter(folder)
+	if lora = (&adapters{o}).String(); err == nil {
+		err = new(adapters).read(lora)
 	}
 	if err != nil {
-		return badUsage("--adapter %s: %s", f.weights.adapter, message(err))
+		err = badUsage("--adapter %s: %s", folder, message(err))
 	}
-	return nil
+	return lora, err
 }

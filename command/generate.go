@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -58,7 +60,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 		if err != nil {
 			return err
 		}
-		ids, err := tokens.Encode([]byte(g.prompt))
+		ids, err := t.promptTokens(tokens, g.prompt)
 		for _, id := range ids {
 			prompt = append(prompt, int64(id))
 		}
@@ -71,30 +73,52 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	g.sampling.Stop = endTokens(t.folder)
 	c := torch.NewCtx(torch.Options{Device: t.pipe.Devices()[0]})
 	defer c.Close()
-	var ids []int32
-	var text []byte
-	shown, out := 0, cmd.OutOrStdout()
-	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, func(id int64) error {
-		if tokens == nil {
-			text = append(text, byte(id))
-		} else if int(id) < tokens.Len() { // models may have more
-			ids = append(ids, int32(id))
-			if text, err = tokens.Decode(ids); err != nil {
-				return err
-			}
-		}
-		if r, n := utf8.DecodeLastRune(text); r == utf8.RuneError && n == 1 {
-			return nil // a character is not complete
-		}
-		_, err := out.Write(text[shown:])
-		shown = len(text)
-		return err
-	})
+	w := textWriter{tokens: tokens, out: cmd.OutOrStdout()}
+	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, w.write)
 	if err != nil {
 		return withRemedy(err)
 	}
-	_, err = fmt.Fprintf(out, "%s\n", text[shown:])
+	_, err = fmt.Fprintf(w.out, "%s\n", w.begun)
 	return err
+}
+
+// textWriter writes the text of tokens.
+type textWriter struct {
+	tokens *tokenizer.Tokenizer // nil: a token is a byte
+	out    io.Writer
+	begun  []byte // of a character that is not complete
+}
+
+func (w *textWriter) write(id int64) error {
+	if w.tokens == nil {
+		w.begun = append(w.begun, byte(id))
+	} else if int(id) < w.tokens.Len() { // models may have more
+		text, err := w.tokens.Decode([]int32{int32(id)})
+		if err != nil {
+			return err
+		}
+		w.begun = append(w.begun, text...)
+	}
+	if r, n := utf8.DecodeLastRune(w.begun); r == utf8.RuneError && n == 1 {
+		return nil
+	}
+	_, err := w.out.Write(w.begun)
+	w.begun = w.begun[:0]
+	return err
+}
+
+// promptTokens encodes a prompt as the model's texts are in training.
+func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]int32, error) {
+	begin, _ := tokens.Template()
+	var err error
+	if text := t.chosen("begin"); text == "none" ||
+		!models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
+		begin = nil
+	} else if text != "" {
+		begin, err = tokens.Encode([]byte(text))
+	}
+	ids, wrong := tokens.Encode([]byte(prompt))
+	return slices.Concat(begin, ids), cmp.Or(err, wrong)
 }
 
 // checkLength refuses a text that is longer than the model's positions.
@@ -117,11 +141,16 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 	return nil
 }
 
+// chosen returns a setting of the run's --data-set, or "".
+func (t *trained) chosen(name string) string {
+	all, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
+	text, _ := all[name].(string)
+	return text
+}
+
 // tokenizer opens the tokenizer at path, or else the run's; nil is none.
 func (t *trained) tokenizer(path string) (*tokenizer.Tokenizer, error) {
-	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
-	runs, _ := chosen["tokenizer"].(string)
-	if path = cmp.Or(path, runs); path == "" && models.IsFolder(t.folder) {
+	if path = cmp.Or(path, t.chosen("tokenizer")); path == "" && models.IsFolder(t.folder) {
 		path = t.folder
 	}
 	if path == "" {

@@ -21,6 +21,7 @@ import (
 
 type trainedFlags struct {
 	best          bool
+	adapter       string // a folder; "" is none
 	stages, batch int
 	config        pipe.Config
 	limit         int64
@@ -29,6 +30,7 @@ type trainedFlags struct {
 func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
+	option.Path(s, &f.adapter, "adapter", "`FOLDER` of a LoRA adapter of PEFT, if DIR is a model's folder")
 	option.Count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	devicesFlag(s, &f.config.Devices)
 	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
@@ -61,7 +63,21 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if t.checkpoint, err = folderOrCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
-	if err = t.makeModel(); err != nil {
+	file := filepath.Join(f.adapter, models.AdapterWeights)
+	if c := t.checkpoint; f.adapter != "" && c.Version > 0 {
+		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
+	} else if f.adapter != "" {
+		lora, err := readAdapter(f.adapter)
+		if err != nil {
+			return nil, err
+		}
+		c.Recipe.Model.Settings = map[string]any{"lora": lora}
+	}
+	err = t.makeModel()
+	if err == nil && f.adapter != "" {
+		_, err = nn.CheckWeights(file, nn.Adapters(t.model), nn.WeightsConfig{})
+	}
+	if err != nil {
 		return nil, wrongInput(err)
 	}
 	config := f.config
@@ -89,6 +105,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		err = loadWeights(t.weights, t.pipe.Model(), t.rules)
 	} else if err == nil {
 		err = t.checkpoint.RestoreModel(t.pipe)
+	}
+	if err == nil && f.adapter != "" {
+		err = loadWeights(file, nn.Adapters(t.pipe.Model()), nn.WeightsConfig{})
 	}
 	return t, withRemedy(err)
 }

@@ -20,8 +20,9 @@ type JSONL struct {
 	// Apart gives each text a sample of its own, cut after the window, or padded with targets that are
 	// Ignored. Otherwise all texts are joined and cut into samples of the window.
 	Apart bool
-	// Begin and End are put around each text, such as "<|endoftext|>". They must be a token. An empty End
-	// is the first of <|endoftext|>, <|end_of_text|>, <|im_end|>, </s> that the tokenizer has.
+	// Begin and End are tokens around each text, such as "<|endoftext|>"; Begin may be "none". If they are
+	// empty, they are the tokenizer's (tokenizer.Tokenizer.Template), or else End is the first of
+	// <|endoftext|>, <|end_of_text|>, <|im_end|>, </s> that the tokenizer has.
 	Begin, End string
 }
 
@@ -82,11 +83,17 @@ func (s *jsonlSet) read(path string, t *tokenizer.Tokenizer, o Options) error {
 	if err != nil {
 		return err
 	}
-	begin, err := specialToken(t, o.JSONL.Begin)
-	if err != nil {
-		return err
+	begin, end := t.Template()
+	switch o.JSONL.Begin {
+	case "":
+	case "none":
+		begin = nil
+	default:
+		begin, err = specialToken(t, o.JSONL.Begin)
 	}
-	end, err := endToken(t, o.JSONL.End)
+	if err == nil && (o.JSONL.End != "" || end == nil) {
+		end, err = endToken(t, o.JSONL.End)
+	}
 	if err != nil {
 		return err
 	}
@@ -152,11 +159,8 @@ func (s *jsonlSet) add(t *tokenizer.Tokenizer, begin []int32, text, prompt strin
 	return nil
 }
 
-// specialToken returns the token that text is, or none for "".
+// specialToken returns the token that text is.
 func specialToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
-	if text == "" {
-		return nil, nil
-	}
 	ids, err := t.Encode([]byte(text))
 	if err == nil && len(ids) != 1 {
 		err = fmt.Errorf("%q is %d tokens; want a text that the tokenizer has as one", text, len(ids))

@@ -26,9 +26,10 @@ type file struct {
 		LStrip     bool   `json:"lstrip"`
 		RStrip     bool   `json:"rstrip"`
 	} `json:"added_tokens"`
-	Normalizer   *step `json:"normalizer"`
-	PreTokenizer *step `json:"pre_tokenizer"`
-	Model        struct {
+	Normalizer    *step     `json:"normalizer"`
+	PreTokenizer  *step     `json:"pre_tokenizer"`
+	PostProcessor *template `json:"post_processor"`
+	Model         struct {
 		Type         string           `json:"type"`
 		Dropout      float64          `json:"dropout"`
 		Prefix       string           `json:"continuing_subword_prefix"`
@@ -63,6 +64,19 @@ type step struct {
 	Split            *bool                           `json:"split"` // nil is true
 }
 
+// template is a post-processor: a TemplateProcessing, a Sequence, or one that adds no tokens to a text.
+type template struct {
+	Processors []template `json:"processors"`
+	Single     []struct {
+		Special *struct {
+			ID string `json:"id"`
+		} `json:"SpecialToken"` // nil is the text
+	} `json:"single"`
+	Tokens map[string]struct {
+		IDs []int32 `json:"ids"`
+	} `json:"special_tokens"`
+}
+
 func parse(content []byte) (*Tokenizer, error) {
 	var f file
 	if err := unmarshal(content, &f); err != nil {
@@ -94,7 +108,31 @@ func parse(content []byte) (*Tokenizer, error) {
 		t.added[a.Content] = a.ID
 	}
 	return t, cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.splitMetaspaces(),
-		t.indexTokens(m.Merges))
+		t.indexTokens(m.Merges), t.readTemplate(f.PostProcessor))
+}
+
+// readTemplate sets the special tokens around a text.
+func (t *Tokenizer) readTemplate(f *template) (err error) {
+	if f == nil {
+		return nil
+	}
+	for _, one := range f.Processors {
+		err = cmp.Or(err, t.readTemplate(&one))
+	}
+	to := &t.begin
+	for _, piece := range f.Single {
+		if piece.Special == nil {
+			to = &t.end
+			continue
+		}
+		ids := f.Tokens[piece.Special.ID].IDs
+		if _, unknown := t.Decode(ids); unknown != nil || ids == nil {
+			return fmt.Errorf("post_processor: the token %q is %v; want a token of the vocabulary",
+				piece.Special.ID, ids)
+		}
+		*to = append(*to, ids...)
+	}
+	return err
 }
 
 func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
