@@ -30,7 +30,7 @@ func moving(fail func(layer int, when string)) *nn.Sequential {
 			} else {
 				fail(i, "forward")
 			}
-			y := c.Tanh(x)
+			y := c.Op("aten::tanh", x)
 			if !c.Grad() {
 				return y
 			}

@@ -29,9 +29,6 @@ type Config struct {
 	Optimizer optim.Optimizer
 }
 
-// ConfigError is a setting of a Config that New refuses.
-type ConfigError = arg.ConfigError
-
 // ErrClosed is the failure of training with a closed module.
 var ErrClosed = errors.New("the module is closed")
 
@@ -79,7 +76,7 @@ type settings struct {
 // and must outlive the module.
 func New(model *nn.Sequential, config Config) (*Module, error) {
 	if config.Limit < 0 {
-		return nil, &ConfigError{Of: "autoremat", Field: "Limit", Value: config.Limit,
+		return nil, &arg.ConfigError{Of: "autoremat", Field: "Limit", Value: config.Limit,
 			Remedy: "want a number of bytes, or 0 for what is free"}
 	}
 	if len(model.Layers()) == 0 {
@@ -95,13 +92,7 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 // Forward runs the model on one tensor, as a layer does. The result belongs to c. It fails as
 // ForwardTuple does.
 func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	ys := m.ForwardTuple(c, []*torch.Tensor{x})
-	if len(ys) != 1 {
-		panic(&torch.Error{Op: "Forward", Args: torch.Describe(ys), Device: c.Device(),
-			Message: fmt.Sprintf("the model gives a tuple of %d where one tensor is wanted; run it with "+
-				"ForwardTuple", len(ys))})
-	}
-	return ys[0]
+	return nn.Tuple(m.model, m.ForwardTuple).Forward(c, x)
 }
 
 // ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers do, and
@@ -117,9 +108,6 @@ func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor
 	}
 	return m.train(c, xs)
 }
-
-// OverwritesInput is false: the module copies an input that the model would overwrite.
-func (m *Module) OverwritesInput() bool { return false }
 
 // begin makes the plan for a batch of one kind, and fills in what its loss takes.
 func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error) {

@@ -99,7 +99,7 @@ func TestModulesInModels(t *testing.T) {
 		"tuples at the end": func(wrap func(*nn.Sequential) nn.Layer) *nn.Sequential {
 			return nn.NewSequential(wrap(nn.NewSequential(nn.NewLinear(8, 8), nn.NewTanh(),
 				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-					y := c.Tanh(xs[0])
+					y := c.Op("aten::tanh", xs[0])
 					return []*torch.Tensor{y, c.Argmax(xs[0], 1), y, c.Mul(xs[0], xs[0])}
 				}))), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{c.Add(c.Mul(xs[0], xs[2]), xs[3]), xs[1]}

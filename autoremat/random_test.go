@@ -65,7 +65,7 @@ func (m *network) grow(i, k int) {
 	case 10:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Add(x,
-				c.SumDim(x, []int64{1, 3}, true))
+				c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
 		}))
 	case 11, 12:
 		m.push(k == 12)
@@ -87,7 +87,7 @@ func (m *network) push(makes bool) {
 	m.open = append(m.open, name)
 	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		if makes {
-			y := c.Tanh(x)
+			y := c.Op("aten::tanh", x)
 			c.Stash(name, y)
 			return c.Mul(y, x)
 		}
@@ -104,7 +104,7 @@ func (m *network) pop() {
 	m.open = m.open[1:]
 	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		s := c.Pop(name)
-		return c.Tanh(c.Add(c.Mul(x, s), c.Add(x, s)))
+		return c.Op("aten::tanh", c.Add(c.Mul(x, s), c.Add(x, s)))
 	})
 	l.Pops(name)
 	m.add(l)
@@ -128,11 +128,11 @@ func (m *network) tie() {
 // tensor twice.
 func (m *network) tuples() {
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
+		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Op("aten::tanh", xs[0])}
 	}))
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		wide := c.Reshape(c.To(xs[2], torch.Float32), -1, 1, 6, 6)
-		return []*torch.Tensor{c.Tanh(c.Add(c.Mul(c.Mul(xs[0], xs[1]), wide), c.Mul(xs[3], xs[4])))}
+		return []*torch.Tensor{c.Op("aten::tanh", c.Add(c.Mul(c.Mul(xs[0], xs[1]), wide), c.Mul(xs[3], xs[4])))}
 	}))
 }
 

@@ -72,7 +72,7 @@ func measureCell(ctx context.Context, device torch.Device, blocks int) (piped, p
 	loop := torch.NewCtx(torch.Options{Device: device, Threads: 1})
 	defer loop.Close()
 	stage := func(i int, x *torch.Tensor) *torch.Tensor {
-		return loop.ReLU(loop.Linear(x, linear[i].Weight.Tensor(), linear[i].Bias.Tensor()))
+		return loop.Op("penstock::relu", loop.Linear(x, linear[i].Weight.Tensor(), linear[i].Bias.Tensor()))
 	}
 	backward := func(y, g *torch.Tensor) { loop.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false) }
 	plain := func() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/progress"
 	"penstock.example/plan"
 )
@@ -19,21 +20,13 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 		measureFlags: measureFlags{modelFlags: modelFlags{modelName: "mlp"}, optimizer: "sgd", threads: 1,
 			repeats: 1,
 			seed:    1}}
-	if err := f.check(pflag.NewFlagSet("", 0)); err != nil {
-		t.Fatal(err)
-	}
-	m, err := f.measured(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, f.check(pflag.NewFlagSet("", 0)))
+	m := noerr.Get(f.measured(nil))(t)
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
 	show := progress.New(io.Discard, "planning", "")
 	defer show.End()
 	f.threadCounts, f.target = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
-	found, err := f.planModel(t.Context(), show, m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := noerr.Get(f.planModel(t.Context(), show, m))(t)
 	if step := found.Best.Step.Seconds(); step < 2 || step > 3 ||
 		!slices.Equal(found.Best.Devices, []string{"process 0:0", "process 0:1", "process 1"}) {
 		t.Errorf("a step of %v s on %q, want two seconds on two parts of the first process and the second",

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/models"
 )
 
 func TestBalanceOfCosts(t *testing.T) {
 	for _, test := range []struct{ costs, stages, want string }{
-		{"4,2,2,2,2,4,6", "3", `{"balance":[3,3,1],"bottleneck":8,"stages":[{"cost":8},{"cost":8},{"cost":6}]}`},
+		{"4,2,2,2,2,4,6", "3",
+			`{"balance":[3,3,1],"bottleneck":8,"stages":[{"cost":8},{"cost":8},{"cost":6}]}`},
 		{"0.5, 1.25,0", "2", `{"balance":[1,2],"bottleneck":1.25,"stages":[{"cost":0.5},{"cost":1.25}]}`},
 	} {
 		r := must(t, "balance", "--costs", test.costs, "--stages", test.stages, "--format", "json")
@@ -46,10 +48,7 @@ func balanced(t *testing.T, args ...string) balanceLine {
 	var line balanceLine
 	decode(t, must(t, with([]string{"balance", "--format", "json", "--model", "resnet20", "--set", "width=4",
 		"--stages", "2", "--batch", "8", "--chunks", "4", "--repeats", "1"}, args...)...).stdout, &line)
-	m, err := models.New("resnet20", models.Options{Width: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := noerr.Get(models.New("resnet20", models.Options{Width: 4}))(t)
 	layers, most := m.Layers(), 0.0
 	for i, s := range line.Stages {
 		n := line.Balance[i]

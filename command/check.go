@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
@@ -71,13 +70,10 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 }
 
 func (o *runOptions) checkNames(s *pflag.FlagSet) error {
-	switch {
-	case o.modelName == "" && o.resume:
+	if o.modelName == "" && o.resume {
 		return badUsage("--resume: --out %q has no %s of a run to go on from", o.out, configName)
-	case o.modelName == "":
-		return badUsage("--model is needed: one of %s", strings.Join(models.Names(), ", "))
-	case o.dataName == "":
-		return badUsage("--data is needed: one of %s", strings.Join(data.Names(), ", "))
+	} else if err := need(s, "model", "data"); err != nil {
+		return err
 	}
 	return o.modelFlags.check(s)
 }
@@ -144,8 +140,10 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 			o.config.Balance = cut.Balance
 		}
 	}
-	if err := o.checkProcesses(); err != nil {
-		return err
+	devices, each := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
+	if o.grouped && devices < each {
+		return badUsage("%d processes share %s; each needs one: want --stages %[1]d, or fewer processes",
+			each, counted(devices, "device"))
 	}
 	if o.grouped { // processes have not met yet
 		cut.Group = group.Local(o.member.Size)[o.member.Rank]
@@ -157,7 +155,6 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 		o.config.Devices = append(o.config.Devices, torch.CPU(i))
 	}
 	o.config.Devices = o.config.Devices[:o.stages]
-	each := o.pipelineProcesses()
 	if o.config.Ranks == nil && len(o.config.DeviceNames()) < each {
 		o.config.Ranks = pipe.DefaultRanks(o.config.Devices, each)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"penstock.example/group"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -60,9 +61,7 @@ func savedBy(t *testing.T, processes int) string {
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, errors.Join(errs...))
 	return dir
 }
 
@@ -96,10 +95,7 @@ func TestCheckpointInspect(t *testing.T) {
 
 // Whoever saved, the merged file has the bytes that one process writes, and Python reads it.
 func TestCheckpointMerge(t *testing.T) {
-	want, err := os.ReadFile(filepath.Join(savedBy(t, 1), "step-000012", "model.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := noerr.Get(os.ReadFile(filepath.Join(savedBy(t, 1), "step-000012", "model.safetensors")))(t)
 	out := filepath.Join(t.TempDir(), "model.safetensors")
 	for _, processes := range []int{1, 3} {
 		dir := savedBy(t, processes)
@@ -127,14 +123,9 @@ func TestCheckpointVerify(t *testing.T) {
 	says(t, must(t, "checkpoint", "verify", dir).stdout, "step 12, 4 files")
 	first := filepath.Join(dir, "step-000012", "model-00001-of-00002.safetensors")
 	second := strings.Replace(first, "model-00001", "model-00002", 1)
-	content, err := os.ReadFile(second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := noerr.Get(os.ReadFile(second))(t)
 	content[len(content)-1] ^= 1
-	if err := errors.Join(os.Remove(first), os.WriteFile(second, content, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, errors.Join(os.Remove(first), os.WriteFile(second, content, 0o666)))
 	r := command(t, "checkpoint", "verify", dir)
 	if says(t, r.stderr, "is damaged", "model-00001-of-00002.safetensors: no such file",
 		"model-00002-of-00002.safetensors: its content does not match its hash"); r.code != exitFailed {

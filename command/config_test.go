@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 )
 
@@ -31,9 +32,7 @@ lr = 5e-2
 steps = 7
 format = "json"
 `
-	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(file, []byte(text), 0o666))
 	typed := []string{"train", "--model", "mlp", "--data", "synthetic", "--set", "width=16,depth=3",
 		"--batch", "64", "--chunks", "2", "--lr", "0.05", "--format", "json"}
 	if got, want := sha(t, "train", "--config", file, "--steps", "2", "--out", out), sha(t,

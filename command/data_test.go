@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/models"
 )
 
@@ -37,9 +38,7 @@ func TestSyntheticFitsEveryModel(t *testing.T) {
 		cmd := newTrain(nil, nil, nil)
 		cmd.ResetFlags()
 		flags.register(cmd)
-		if err := cmd.ParseFlags(with(dataFor(name), "--model", name, "--data", "synthetic")); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, cmd.ParseFlags(with(dataFor(name), "--model", name, "--data", "synthetic")))
 		p, err := flags.check(cmd.Flags(), os.Getenv)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -114,18 +113,14 @@ func folderOf(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
 	for class, name := range []string{"dark", "light"} {
-		if err := os.Mkdir(filepath.Join(directory, name), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, os.Mkdir(filepath.Join(directory, name), 0o777))
 		for i := range 8 {
 			p := image.NewGray(image.Rect(0, 0, 20, 16))
 			for k := range p.Pix {
 				p.Pix[k] = byte(120*class + (k*i)%100)
 			}
 			var b bytes.Buffer
-			if err := png.Encode(&b, p); err != nil {
-				t.Fatal(err)
-			}
+			noerr.Do(t, png.Encode(&b, p))
 			if err := os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(),
 				0o666); err != nil {
 				t.Fatal(err)
@@ -156,7 +151,7 @@ func TestTrainsOnImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refuses(t, line, exitFailed, filepath.Join(directory, "dark", "0.png")+": ",
+	refuses(t, line, exitUsage, filepath.Join(directory, "dark", "0.png")+": ",
 		"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")
 }
 
@@ -190,9 +185,7 @@ func TestTrainsOnFilesOfOnesOwn(t *testing.T) {
 		Accuracy *float64 `json:"test_accuracy"`
 	}
 	all := strings.Split(strings.TrimSpace(r.stdout), "\n")
-	if err := json.Unmarshal([]byte(all[len(all)-1]), &end); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, json.Unmarshal([]byte(all[len(all)-1]), &end))
 	if end.MSE == nil || *end.MSE > 0.1 || end.Accuracy != nil {
 		t.Errorf("the end says %s", all[len(all)-1])
 	}

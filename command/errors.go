@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,12 +57,8 @@ var flagOfField = map[string]string{
 	"LR": "lr", "WeightDecay": "weight-decay", "WarmupSteps": "warmup", "TotalSteps": "schedule-steps",
 	"Groups": "group", "DropLast": "drop-last", "Betas[0]": "betas", "Betas[1]": "betas",
 	"MinLR": "lr-schedule", "Rise": "lr-schedule", "DivFactor": "lr-schedule", "Gamma": "lr-schedule",
-	"FinalDivFactor": "lr-schedule", "StepSize": "lr-schedule",
-}
-
-// flagOf returns the flag of a field of a train.Recipe, such as "optimizer.settings.lr".
-func flagOf(field string) string {
-	return "--" + strings.ReplaceAll(field[strings.LastIndexByte(field, '.')+1:], "_", "-")
+	"FinalDivFactor": "lr-schedule", "StepSize": "lr-schedule", "MicroBatches": "chunks",
+	"Schedules": "schedule", "Limit": "memory-limit", "plan Devices": "stages",
 }
 
 // inFlags turns a *pipe.ConfigError into a usage error that names the flag in place of the field.
@@ -70,11 +67,7 @@ func inFlags(s *pflag.FlagSet, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	name, known := flagOfField[e.Field]
-	if !known {
-		name = strings.ToLower(e.Field)
-	}
-	flag := s.Lookup(name)
+	flag := s.Lookup(cmp.Or(flagOfField[e.Of+" "+e.Field], flagOfField[e.Field], strings.ToLower(e.Field)))
 	if flag == nil {
 		return badUsage("%s", message(err))
 	}
@@ -91,22 +84,31 @@ func inFlags(s *pflag.FlagSet, err error) error {
 
 var libraryRemedy = regexp.MustCompile(`[:;] (use|lower) .*`)
 
-// withRemedy adds to an error of the library the flags that help.
-func withRemedy(err error) error {
+// withRemedy adds to an error of the library the flags that help. trains says that the verb is train.
+func withRemedy(err error, trains bool) error {
 	var short *plan.MemoryError
 	var mismatch *train.MismatchError
 	var damaged *train.DamagedError
+	var sample interface{ OfSample() } // of the data's loader
 	switch {
 	case errors.As(err, new(*remedyError)):
 		return err
+	case errors.As(err, &sample):
+		return wrongInput(err)
 	case errors.As(err, &short):
-		least := short.Least()
-		return &remedyError{err, fmt.Sprintf("%s; the least that will do is --memory-limit %d (%s), or use "+
-			"more --chunks or --stages, or an --optimizer with less state", short.Shortages(), least,
-			formatBytes(least))}
+		least, text := short.Least(), "the least that will do is --memory-limit %d (%s), or use more "+
+			"--chunks or --stages, or an --optimizer with less state"
+		if short.Stages[0].SetBy == "parameters and buffers alone" {
+			text = "use more than --memory-limit %d (%s), or more --stages"
+		}
+		return &remedyError{err, short.Shortages() + "; " + fmt.Sprintf(text, least, formatBytes(least))}
 	case errors.Is(err, torch.ErrOutOfMemory):
-		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + "; use more --chunks, " +
-			"more --stages, --checkpoint always, a smaller --batch, or a larger --memory-limit"}
+		text := "; use more --chunks, more --stages, --checkpoint always, a smaller --batch, or a larger " +
+			"--memory-limit"
+		if !trains {
+			text = strings.Replace(text, "--checkpoint always, ", "", 1)
+		}
+		return &remedyError{err, libraryRemedy.ReplaceAllString(err.Error(), "") + text}
 	case errors.As(err, &mismatch):
 		changed := ""
 		if strings.HasPrefix(mismatch.Field, "data.settings.") {

@@ -47,8 +47,7 @@ the data are not taken from the run. penstock launch starts several processes.`,
 	s := cmd.Flags()
 	s.SortFlags = false
 	option.Word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest,
-		"train",
-		"validation", "all")
+		"train", "validation", "all")
 	of.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
@@ -68,23 +67,17 @@ the data are not taken from the run. penstock launch starts several processes.`,
 			if err != nil {
 				return err
 			}
-			switch set = sets.test; part {
-			case "train", "validation":
-				share, _ := settingsOf(t.recipe.Data)["validation"].(string)
-				kept, heldOut, err := splitValidation(sets.training, share, t.recipe.Seed)
-				if err != nil {
-					return err
-				}
-				if set = kept; part == "validation" {
-					set = heldOut
-				}
-			case "all":
-				set = data.Join(sets.training, sets.test)
+			share := "" // of the samples that the run held out
+			if part == "train" || part == "validation" {
+				share, _ = settingsOf(t.recipe.Data)["validation"].(string)
 			}
-			if set == nil {
-				return badUsage("--part validation: the run held nothing out; want another part")
+			kept, heldOut, err := splitValidation(sets.training, share, t.recipe.Seed)
+			set = map[string]data.Dataset{partTest: sets.test, "train": kept, "validation": heldOut,
+				"all": data.Join(sets.training, sets.test)}[part]
+			if err == nil && set == nil {
+				err = badUsage("--part validation: the run held nothing out; want another part")
 			}
-			return nil
+			return err
 		})
 		if err != nil {
 			return r, err
@@ -95,7 +88,7 @@ the data are not taken from the run. penstock launch starts several processes.`,
 			Loss: trainingLoss(set.Info().Task()), OnBatch: show.At})
 		show.End()
 		if err != nil {
-			return r, withRemedy(err)
+			return r, withRemedy(err, false)
 		}
 		c := t.checkpoint
 		return result{line: evalLine{c.Path, c.Step, of.dataName, part, e}, text: func(w io.Writer) {
@@ -214,7 +207,7 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 			})
 			show.End()
 			if err != nil {
-				return withRemedy(err)
+				return withRemedy(err, false)
 			}
 			_, err = cmd.OutOrStdout().Write(all.Bytes())
 			return err

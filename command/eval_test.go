@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/safetensors"
 	"penstock.example/tokenizer"
 )
@@ -39,9 +40,7 @@ func TestEval(t *testing.T) {
 		t.Errorf("%+v; want %+v", want, done)
 	}
 	saved := filepath.Join(out, "step-000003")
-	if err := os.Remove(filepath.Join(saved, "optimizer-00001-of-00002.safetensors")); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Remove(filepath.Join(saved, "optimizer-00001-of-00002.safetensors")))
 	for _, args := range []string{"--stages 2", "--stages 3 --devices cpu:2,cpu:0,cpu:1",
 		"--memory-limit 3MiB"} {
 		got := evaluated(t, with([]string{saved}, strings.Fields(args)...)...)
@@ -77,13 +76,9 @@ func TestEval(t *testing.T) {
 		refuses(t, with([]string{"eval", out}, strings.Fields(line)...), exitUsage, part)
 	}
 	refuses(t, []string{"eval", out, "--memory-limit", "1KiB"}, exitFailed, " --memory-limit")
-	if err := os.Remove(filepath.Join(out, configName)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Remove(filepath.Join(out, configName)))
 	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: "+filepath.Join(out, configName))
-	if err := os.Truncate(filepath.Join(saved, "model-00002-of-00002.safetensors"), 100); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Truncate(filepath.Join(saved, "model-00002-of-00002.safetensors"), 100))
 	refuses(t, []string{"eval", out, "--data", "synthetic"}, exitFailed,
 		"step-000003 is damaged: model-00002-of-00002.safetensors has 100 bytes, ")
 }
@@ -102,8 +97,8 @@ func TestEvalOfOtherRows(t *testing.T) {
 	const straight = "%d,%d,%g"
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "mlp", "--set", "width=16", "--data", "csv", "--data-dir",
-		table("a.csv", 200, "a,b,sum", straight), "--data-set", "standardise=1,task=regression", "--batch", "20",
-		"--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "40", "--out", out)
+		table("a.csv", 200, "a,b,sum", straight), "--data-set", "standardise=1,task=regression", "--batch",
+		"20", "--chunks", "2", "--optimizer", "adam", "--lr", "0.01", "--epochs", "40", "--out", out)
 	ten := table("ten.csv", 10, "a,b,sum", straight)
 	few := evaluated(t, out, "--data-dir", ten, "--part", "all")
 	if few.Samples != 10 || *few.MSE > 0.1 {
@@ -145,15 +140,11 @@ func TestPredictPictures(t *testing.T) {
 	must(t, "train", "--model", "mlp", "--data", "images", "--data-dir", directory, "--data-set", "size=12",
 		"--batch", "7", "--chunks", "2", "--epochs", "12", "--lr", "0.02", "--out", out)
 	dark, light := filepath.Join(directory, "dark", "3.png"), filepath.Join(t.TempDir(), "elsewhere.png")
-	if err := os.Rename(filepath.Join(directory, "light", "5.png"), light); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Rename(filepath.Join(directory, "light", "5.png"), light))
 	if e := evaluated(t, out, "--part", "all"); e.Samples != 15 || *e.Accuracy != 1 {
 		t.Errorf("%+v", e.Evaluation)
 	}
-	if err := os.RemoveAll(filepath.Join(directory, "light")); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.RemoveAll(filepath.Join(directory, "light")))
 	all := predicted(t, out, dark, light, "--stages", "2")
 	if len(all) != 2 || all[0].File != dark || all[1].File != light || all[0].Classes[0].Name != "dark" ||
 		all[1].Classes[0].Name != "light" || all[1].Classes[0].Class != 1 || len(all[0].Classes) != 2 ||
@@ -164,10 +155,7 @@ func TestPredictPictures(t *testing.T) {
 		top[0].Classes[0] != all[1].Classes[0] {
 		t.Errorf("%+v; want %+v", top, all[1].Classes[0])
 	}
-	whole, err := os.ReadFile(dark)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := noerr.Get(os.ReadFile(dark))(t)
 	cut := textFile(t, "cut.png", string(whole[:len(whole)-30]))
 	for _, row := range []struct {
 		args []string
@@ -175,7 +163,7 @@ func TestPredictPictures(t *testing.T) {
 		part string
 	}{
 		{[]string{out, dark, "none.png"}, exitUsage, "none.png: no such file"},
-		{[]string{out, dark, cut}, exitFailed,
+		{[]string{out, dark, cut}, exitUsage,
 			"cut.png: png: invalid format: not enough pixel data; want a PNG,"},
 		{[]string{savedBy(t, 1), dark}, exitUsage,
 			`is of a model "three", which penstock models does not list`},
@@ -183,10 +171,15 @@ func TestPredictPictures(t *testing.T) {
 		refuses(t, with([]string{"predict"}, row.args...), row.code, row.part)
 	}
 	refuses(t, []string{"eval", out}, exitUsage, `classes ["dark"]; want at least two`)
-	other := folderOf(t)
-	if err := os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")); err != nil {
-		t.Fatal(err)
+	damaged := folderOf(t)
+	for i := range 8 {
+		if err := os.Truncate(filepath.Join(damaged, "dark", fmt.Sprintf("%d.png", i)), 40); err != nil {
+			t.Fatal(err)
+		}
 	}
+	refuses(t, []string{"eval", out, "--data-dir", damaged, "--part", "all"}, exitUsage, "0.png: ")
+	other := folderOf(t)
+	noerr.Do(t, os.Rename(filepath.Join(other, "light"), filepath.Join(other, "bright")))
 	refuses(t, []string{"eval", out, "--data-dir", other}, exitUsage,
 		"of the classes [bright dark], and the model")
 }
@@ -229,10 +222,7 @@ func TestPredictTextAndPixels(t *testing.T) {
 		textFile(t, "e.txt", strings.Repeat("The stages of", 40)), "--window", "8"}, exitUsage, "of bytes")
 	sums := []string{"SHA-256"}
 	for _, path := range []string{fixtureTokenizer, other} {
-		opened, err := tokenizer.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opened := noerr.Get(tokenizer.Open(path))(t)
 		sums = append(sums, opened.Sum())
 	}
 	resumed := with(run, "--resume", "--steps", "201")
@@ -243,9 +233,7 @@ func TestPredictTextAndPixels(t *testing.T) {
 		{"predict", out("tokens"), prompt, "--tokenizer", other}, resumed} {
 		refuses(t, args, exitUsage, sums...)
 	}
-	if err := os.Remove(filepath.Join(out("tokens"), configName)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Remove(filepath.Join(out("tokens"), configName)))
 	again := predicted(t, out("tokens"), prompt, "--top", "1", "--tokenizer", fixtureTokenizer)
 	if len(again) != 1 || again[0].Classes[0] != all[0].Classes[0] {
 		t.Errorf("%+v; want %+v", again, all)
@@ -265,18 +253,13 @@ func otherTokenizer(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"vocab.json", "merges.txt"} {
-		content, err := os.ReadFile(filepath.Join(fixtureTokenizer, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := noerr.Get(os.ReadFile(filepath.Join(fixtureTokenizer, name)))(t)
 		if name == "vocab.json" {
 			content = bytes.Replace(content, []byte(`"e":`), []byte(`"HELD":`), 1)
 			content = bytes.Replace(content, []byte(`"s":`), []byte(`"e":`), 1)
 			content = bytes.Replace(content, []byte(`"HELD":`), []byte(`"s":`), 1)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, os.WriteFile(filepath.Join(dir, name), content, 0o666))
 	}
 	return dir
 }
@@ -295,10 +278,7 @@ func TestExport(t *testing.T) {
 	for name, was := range opened(t, whole) {
 		is, want := exported[name], was
 		if was.DType != safetensors.I64 {
-			var err error
-			if want, err = safetensors.Convert(was, safetensors.F16); err != nil {
-				t.Fatal(err)
-			}
+			want = noerr.Get(safetensors.Convert(was, safetensors.F16))(t)
 		}
 		if is.DType != want.DType || string(is.Data) != string(want.Data) {
 			t.Errorf("%s is %v, or has other numbers; want %v", name, is.DType, want.DType)
@@ -315,16 +295,11 @@ func TestExport(t *testing.T) {
 
 func opened(t *testing.T, path string) map[string]safetensors.Tensor {
 	t.Helper()
-	f, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := noerr.Get(safetensors.Open(path))(t)
 	defer f.Close()
 	all := map[string]safetensors.Tensor{}
 	for _, x := range f.Tensors() {
-		if all[x.Name], err = f.Read(x.Name); err != nil {
-			t.Fatal(err)
-		}
+		all[x.Name] = noerr.Get(f.Read(x.Name))(t)
 	}
 	return all
 }
@@ -338,8 +313,8 @@ func TestPredictFromStandardInput(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "mlp", "--set", "width=8", "--data", "csv", "--data-dir",
-		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1", "--steps",
-		"2", "--out", out)
+		textFile(t, "a.csv", table), "--data-set", "standardise=1", "--batch", "8", "--chunks", "1",
+		"--steps", "2", "--out", out)
 	predicted := func(stdin, file string) string {
 		args := []string{"predict", out, file}
 		if stdin == "" {

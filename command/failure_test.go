@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/pipe"
 	"penstock.example/schedule"
@@ -31,9 +32,7 @@ func TestClosedStdout(t *testing.T) {
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	var stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = writer, &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, cmd.Start())
 	proctest.Watch(t, cmd, proctest.Limit)
 	writer.Close()
 	if _, err := stdout.Read(make([]byte, 1)); err != nil {
@@ -80,7 +79,8 @@ func TestFullStdout(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr:\n%s", format, code, &stderr)
 		}
 		h := history(t, out)
-		if got := fmt.Sprintf("step %d is saved in ", len(h.Steps)); got != want || len(h.Tests) != len(h.Steps) {
+		got := fmt.Sprintf("step %d is saved in ", len(h.Steps))
+		if got != want || len(h.Tests) != len(h.Steps) {
 			t.Errorf("%s: %d steps and %d tests in the metrics; %s", format, len(h.Steps), len(h.Tests), want)
 		}
 	}
@@ -129,9 +129,7 @@ func TestFailureToSave(t *testing.T) {
 	must(t, with(small, "--steps", "2", "--out", out)...)
 	// A file in the place of the directory that is renamed to: not removed as a leftover, and in
 	// the way even of root.
-	if err := os.WriteFile(filepath.Join(out, "step-000004"), nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(filepath.Join(out, "step-000004"), nil, 0o666))
 	r := command(t, with(small, "--steps", "4", "--out", out, "--resume")...)
 	if r.code != 1 || strings.Count(r.stderr, "saving ") != 1 ||
 		!strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2"+goOn+"\n") {
@@ -142,9 +140,7 @@ func TestFailureToSave(t *testing.T) {
 // TestNoFilesLeft: the newest checkpoint is named, also if no file can be opened.
 func TestNoFilesLeft(t *testing.T) {
 	var before syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
 	t.Cleanup(func() { afterStep = nil })
 	afterStep = func(s train.StepInfo) error {
 		if s.Step < 3 {
@@ -155,9 +151,7 @@ func TestNoFilesLeft(t *testing.T) {
 	}
 	out := t.TempDir()
 	r := command(t, with(small, "--steps", "4", "--save-every", "2", "--out", out)...)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
 	if r.code != 1 || !strings.Contains(r.stderr, "the last checkpoint in "+out+" is step 2"+goOn+"\n") {
 		t.Errorf("exit code %d, stderr:\n%s", r.code, r.stderr)
 	}
@@ -167,19 +161,14 @@ func TestNoFilesLeft(t *testing.T) {
 func TestOutInUse(t *testing.T) {
 	out := t.TempDir()
 	args := with(small, "--steps", "2", "--out", out)
-	release, err := train.Store{Dir: out}.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	release := noerr.Get(train.Store{Dir: out}.Lock())(t)
 	for _, args := range [][]string{args, with(args, "--resume")} {
 		if r := command(t, args...); r.code != 1 || r.stdout != "" ||
 			!strings.Contains(r.stderr, "another run uses --out "+out) {
 			t.Errorf("%q: exit code %d, stderr:\n%s", args, r.code, r.stderr)
 		}
 	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, release())
 	must(t, args...)
 	must(t, with(args, "--resume")...) // the run before has let go of it
 }

@@ -8,15 +8,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 // Whatever it is called, an input is not overwritten.
 func TestInputsAreKept(t *testing.T) {
 	chain := chainFile(t)
-	before, err := os.ReadFile(chain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := noerr.Get(os.ReadFile(chain))(t)
 	dir := filepath.Dir(chain)
 	link, hard, drawn := filepath.Join(dir, "link.json"), filepath.Join(dir, "hard.json"),
 		filepath.Join(dir, "chain.svg")
@@ -77,12 +76,8 @@ func TestOutputsToDevices(t *testing.T) {
 	chain, dir := chainFile(t), t.TempDir()
 	null, pipe := filepath.Join(dir, "null"), filepath.Join(dir, "pipe")
 	// a link, so that a fault does not cost the machine its /dev/null
-	if err := os.Symlink("/dev/null", null); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Symlink("/dev/null", null))
+	noerr.Do(t, syscall.Mkfifo(pipe, 0o666))
 	for _, args := range [][]string{
 		profiled("--out", null), {"remat", "solve", chain, "--limit", "30MiB", "--out", null}, with(small,
 			"--steps", "3", "--trace", null),

@@ -87,8 +87,8 @@ func modelFlag(s *pflag.FlagSet, to *string) {
 type adapters struct{ nn.LoRA }
 
 func (a *adapters) register(s *pflag.FlagSet) {
-	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "`r=8,alpha=16,dropout=0.05,layers=\"*.q_proj "+
-		"*.v_proj\"` train adapters of these linear layers alone; * is any text")
+	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "`r=8,alpha=16,dropout=0.05,layers=\"*.q_proj"+
+		" *.v_proj\"` train adapters of these linear layers alone; * is any text")
 }
 
 func (a *adapters) read(text string) error {
@@ -98,10 +98,8 @@ func (a *adapters) read(text string) error {
 		{Name: "r", Default: "8", Read: arg.Whole(&rank, 1, math.MaxInt32)},
 		{Name: "alpha", Default: "8", Read: arg.Amount(&a.Alpha, 1e6)},
 		{Name: "dropout", Default: "0", Read: arg.Amount(&a.Dropout, 1)},
-		{Name: "layers", Default: "*.q_proj *.v_proj", Read: func(text string) error {
-			if a.Layers = strings.Fields(text); a.Layers == nil {
-				return errors.New("want names of linear layers with blanks between them")
-			}
+		{Name: "layers", Default: "*.q_proj *.v_proj", Read: func(names string) error {
+			a.Layers = strings.Fields(names)
 			return nil
 		}}}, []string{text})
 	a.Rank = rank
@@ -151,7 +149,8 @@ func folderOrCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 	if !models.IsFolder(dir) {
 		dir = "." + string(filepath.Separator) + dir
 	}
-	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: train.Choice{Name: dir}}}, nil
+	model := train.Choice{Name: dir, Settings: map[string]any{}}
+	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: model}}, nil
 }
 
 // exportFolder writes a model in the layout of its folder, with floats of a dtype.
@@ -195,21 +194,17 @@ func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) e
 // endTokens returns the tokens that end a text of the model in a folder.
 func endTokens(folder string) (ends []int64) {
 	for _, name := range []string{"generation_config.json", configFile} {
-		var config struct {
-			EOS any `json:"eos_token_id"`
+		var one struct {
+			EOS *int64 `json:"eos_token_id"`
 		}
-		content, err := disk.Read(filepath.Join(folder, name), disk.MaxJSON)
-		if err != nil || json.Unmarshal(content, &config) != nil {
-			continue
+		var several struct {
+			EOS []int64 `json:"eos_token_id"`
 		}
-		list, several := config.EOS.([]any)
-		if !several {
-			list = []any{config.EOS}
-		}
-		for _, id := range list {
-			if id, ok := id.(float64); ok {
-				ends = append(ends, int64(id))
-			}
+		content, _ := disk.Read(filepath.Join(folder, name), disk.MaxJSON) // it may be missing
+		if json.Unmarshal(content, &one) == nil && one.EOS != nil {
+			ends = append(ends, *one.EOS)
+		} else if json.Unmarshal(content, &several) == nil {
+			ends = append(ends, several.EOS...)
 		}
 	}
 	return ends

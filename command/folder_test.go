@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/safetensors"
@@ -28,11 +29,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	t.Helper()
 	var config map[string]any
 	read := func(path string) []byte {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return content
+		return noerr.Get(os.ReadFile(path))(t)
 	}
 	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)),
 		&config); err != nil {
@@ -45,26 +42,17 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 		config["max_position_embeddings"] = 320
 	}
 	content, _ := json.Marshal(config)
-	if err := os.Mkdir(folder, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Mkdir(folder, 0o777))
 	for name, content := range map[string][]byte{configFile: content,
 		"tokenizer.json": read(fixtureTokenizer + "/tokenizer.json")} {
-		if err := os.WriteFile(filepath.Join(folder, name), content, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, os.WriteFile(filepath.Join(folder, name), content, 0o666))
 	}
-	m, err := models.New(folder, models.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := noerr.Get(models.New(folder, models.Options{}))(t)
 	defer nn.Free(m)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	nn.Materialise(c, nn.State(m), 9)
-	if err := nn.Save(filepath.Join(folder, "model.safetensors"), m); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, nn.Save(filepath.Join(folder, "model.safetensors"), m))
 	return folder
 }
 
@@ -95,9 +83,7 @@ func TestFolderIsAModel(t *testing.T) {
 				"--stages", "2")...)
 			says(t, first.stderr, "--model "+folder+"/model.safetensors: loaded ")
 			before := opened(t, filepath.Join(folder, "model.safetensors"))
-			if err := os.RemoveAll(folder); err != nil {
-				t.Fatal(err)
-			}
+			noerr.Do(t, os.RemoveAll(folder))
 			if sum := sha(t, "train", "--resume", "--out", parts, "--steps", "4", "--format",
 				"json"); sum != wantSum {
 				t.Error("two stages and a resumed run give other weights")
@@ -144,9 +130,13 @@ func TestFolderIsAModel(t *testing.T) {
 }
 
 // TestFolderGetsANewHead: a ViT for other classes trains a new classifier, with adapters only if it is named,
-// and its export has the classes.
+// and its export has the classes. Its pictures are normalised as the folder says.
 func TestFolderGetsANewHead(t *testing.T) {
 	folder, out := writeFolder(t, "vit"), filepath.Join(t.TempDir(), "out")
+	const normal = `{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}`
+	if err := os.WriteFile(filepath.Join(folder, "preprocessor_config.json"), []byte(normal), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	args := []string{"train", "--model", folder, "--lora", "r=2,layers=*.query", "--data", "images",
 		"--data-dir",
 		folderOf(t), "--data-set", "size=12", "--batch", "6", "--chunks", "2", "--steps", "2", "--out", out}
@@ -154,12 +144,14 @@ func TestFolderGetsANewHead(t *testing.T) {
 		"--train-only classifier")
 	r := must(t, with(args, "--train-only", "classifier")...)
 	says(t, r.stderr, "skipped: ", "classifier.weight, classifier.bias")
-	exported := filepath.Join(t.TempDir(), "exported")
-	must(t, "export", out, "--out", exported)
-	config, err := os.ReadFile(filepath.Join(exported, configFile))
+	state, err := os.ReadFile(filepath.Join(out, "step-000002", "state.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	says(t, strings.Join(strings.Fields(string(state)), ""), `"mean":[0.1,0.2,0.3],"std":[0.4,0.5,0.6]`)
+	exported := filepath.Join(t.TempDir(), "exported")
+	must(t, "export", out, "--out", exported)
+	config := noerr.Get(os.ReadFile(filepath.Join(exported, configFile)))(t)
 	says(t, strings.Join(strings.Fields(string(config)), ""), `"id2label":{"0":"dark","1":"light"}`)
 	before, after := opened(t, filepath.Join(folder, "model.safetensors")), opened(t, filepath.Join(exported,
 		"model.safetensors"))
@@ -199,15 +191,11 @@ func TestRefusesFolders(t *testing.T) {
 					[]string{"1.safetensors", "2.safetensors"}[n]
 			}
 			for i, name := range []string{"1.safetensors", "2.safetensors"} {
-				if err := safetensors.WriteFile(filepath.Join(folder, name), files[i], nil); err != nil {
-					t.Fatal(err)
-				}
+				noerr.Do(t, safetensors.WriteFile(filepath.Join(folder, name), files[i], nil))
 			}
 			text, _ := json.Marshal(map[string]any{"weight_map": index})
 			path := filepath.Join(folder, "model.safetensors.index.json")
-			if err := os.WriteFile(path, []byte(change(string(text))), 0o666); err != nil {
-				t.Fatal(err)
-			}
+			noerr.Do(t, os.WriteFile(path, []byte(change(string(text))), 0o666))
 			os.Remove(whole)
 			switch path := filepath.Join(folder, "2.safetensors"); {
 			case second < 0:
@@ -282,10 +270,7 @@ func TestRefusesFolders(t *testing.T) {
 
 // TestGuideOfFolders runs the lines of the guide's section on a small folder.
 func TestGuideOfFolders(t *testing.T) {
-	guide, err := os.ReadFile("../docs/guide.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	guide := noerr.Get(os.ReadFile("../docs/guide.md"))(t)
 	_, section, _ := strings.Cut(string(guide), "\n## Fine-tune a model from Hugging Face\n")
 	_, lines, _ := strings.Cut(section, "```sh\n")
 	lines, _, found := strings.Cut(lines, "```")

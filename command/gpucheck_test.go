@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	noerr "penstock.example/internal/must"
 )
 
 // gpuChecker is scripts/gpu-check with a kit whose programs are lines of a shell.
@@ -26,7 +28,8 @@ func goodKit() map[string]string {
 		"penstock": `case "$*" in
 	version) echo "devices   cpu:0" ;;
 	*cuda:0*) echo "there is no GPU"; exit 64 ;;
-	*) echo '{"step":1,"peak_bytes":[1000]}'; echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}' ;;
+	*) echo '{"step":1,"peak_bytes":[1000]}'
+	   echo '{"done":true,"params_sha256":"0123456789abcdef0","step_ms_median":3.5}' ;;
 esac`,
 		"bench":     `echo "bench: $*  1.00" >&2`,
 		"pipe.test": passes, "segment.test": passes, "models.test": passes,
@@ -61,15 +64,10 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, w.Close())
 	xz := exec.Command("xz")
 	xz.Stdin = &archive
-	packed, err := xz.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := noerr.Get(xz.Output())(t)
 	write("kit/kit.tar.xz", string(packed))
 	write("kit/manifest", "commit 0123\n")
 	// the programs are scripts
@@ -94,11 +92,7 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 
 func mustRead(t *testing.T, path string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return noerr.Get(os.ReadFile(path))(t)
 }
 
 // want fails unless the exit code is right and each text is in the report.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/group"
+	noerr "penstock.example/internal/must"
 	"penstock.example/torch"
 )
 
@@ -21,9 +22,7 @@ func groupOf(t *testing.T, environment map[string]string, args ...string) (runOp
 	var flags trainFlags
 	cmd := &cobra.Command{Use: "train"}
 	flags.register(cmd)
-	if err := cmd.ParseFlags(append(slices.Clone(small[1:]), args...)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, cmd.ParseFlags(append(slices.Clone(small[1:]), args...)))
 	return flags.check(cmd.Flags(), func(name string) string { return environment[name] })
 }
 
@@ -51,7 +50,8 @@ func TestFlagsComeBeforeTheEnvironment(t *testing.T) {
 		{threeOf4, []string{"--rank", "1", "--processes", "2", "--rendezvous", "here:7"},
 			group.Config{Rank: 1, Size: 2, Address: "here:7", Token: "secret"}, 2},
 		{threeOf4, []string{"--join-timeout", "90s", "--silence", "10s"}, group.Config{Rank: 3, Size: 4,
-			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second, Silence: 10 * time.Second}, 4},
+			Address: "node7:29500", Token: "secret", Timeout: 90 * time.Second,
+			Silence: 10 * time.Second}, 4},
 	} {
 		p, err := groupOf(t, row.environment, row.args...)
 		if err != nil || p.member != row.want || p.grouped != (row.want.Size > 1) || p.stages != row.stages {
@@ -81,7 +81,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 			`environment variable RANK is "2"; want a whole number from 0 to 1; --processes, --rank and`},
 		{nil, []string{"--rank", "1", "--processes", "2"}, `environment variable MASTER_ADDR is ""`},
 		{threeOf4, []string{"--stages", "2"},
-			"4 processes share 2 devices; each needs one: want --stages 4 or more, or fewer processes"},
+			"4 processes share 2 devices; each needs one: want --stages 4, or fewer processes"},
 		{threeOf4, []string{"--devices", "cpu:0,cpu:0,cpu:0,cuda:0"},
 			"--devices cpu:0,cpu:0,cpu:0,cuda:0: libtorch " + torch.Version() + " here cannot use cuda:0"},
 		{threeOf4, []string{"--devices", "cuda:0,cuda:0,cuda:0"},
@@ -104,11 +104,7 @@ func TestGroupsThatAreRefused(t *testing.T) {
 // Facts are the flags that processes must have in common; paths may differ.
 func TestFactsOfARun(t *testing.T) {
 	of := func(args ...string) map[string]string {
-		p, err := groupOf(t, threeOf4, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.common
+		return noerr.Get(groupOf(t, threeOf4, args...))(t).common
 	}
 	plain := of()
 	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "" ||
@@ -124,10 +120,7 @@ func TestFactsOfARun(t *testing.T) {
 // The manifest for Kubernetes has a command line that the pods can run: as many stages as there are
 // replicas, of which the operator says which is which.
 func TestTheManifestForKubernetes(t *testing.T) {
-	text, err := os.ReadFile("../examples/kubernetes/pytorchjob.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(os.ReadFile("../examples/kubernetes/pytorchjob.yaml"))(t)
 	_, args, _ := strings.Cut(string(text), "exec penstock train ")
 	args, _, found := strings.Cut(args, "env:")
 	if !found || !strings.Contains(string(text), "replicas: 1\n") ||

@@ -77,7 +77,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	if err == nil {
 		return j, nil
 	}
-	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)))), j.close())
+	err = errors.Join(failGroup(j.group, withRemedy(overLimit(inFlags(j.flags, err)), true)), j.close())
 	if missing != nil && j.out != "" {
 		os.Remove(j.out) // if nothing is in it
 	}
@@ -144,7 +144,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 		j.training, j.heldOut, err = splitValidation(j.training, j.validate, j.config.Seed)
 	}
 	if err != nil {
-		return err
+		return wrongInput(err)
 	}
 	if j.heldOut != nil {
 		described["validation"] = j.validate
@@ -204,7 +204,7 @@ func splitValidation(training data.Dataset, validate string, seed uint64) (kept,
 	}
 	share, _ := strconv.ParseFloat(validate, 64) // a number, as the flag was read
 	if kept, heldOut, err = data.Split(training, share, seed); err != nil {
-		err = fmt.Errorf("--validate %s: %w", validate, err)
+		err = badUsage("--validate %s: %w", validate, err)
 	}
 	return kept, heldOut, err
 }
@@ -271,7 +271,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
 	within, each := " within --memory-limit", []string(nil)
 	for _, t := range cut.Times {
-		each = append(each, ms(t.Total()))
+		each = append(each, fmt.Sprintf("%.3f", 1000*t.Total()))
 		within = fmt.Sprintf(": a micro-batch takes the stages %s ms", strings.Join(each, ", "))
 	}
 	fmt.Fprintf(stderr, "--balance %s, by measured time%s\n", option.Joined(cut.Counts), within)
@@ -307,6 +307,12 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 }
 
 func (j *job) placePipe(context.Context, io.Writer) error {
+	if w := &j.weights; j.from == nil && w.init != "" {
+		w.rules.Unfilled = true
+		if _, err := nn.CheckWeights(w.init, j.model, w.rules); err != nil {
+			return err
+		}
+	}
 	err := j.pipe.Place()
 	switch {
 	case err != nil:

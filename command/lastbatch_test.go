@@ -32,8 +32,8 @@ func TestDropLast(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	run := []string{"train", "--model", "resnet20", "--data", "synthetic", "--data-set",
 		"size=4,train=9,test=4", "--batch", "4", "--chunks", "2", "--out", out}
-	refuses(t, with(run, "--epochs", "1"), exitUsage, "--drop-last: too few rows, 1, in an epoch's last batch: "+
-		"stage 0")
+	refuses(t, with(run, "--epochs", "1"), exitUsage,
+		"--drop-last: too few rows, 1, in an epoch's last batch: stage 0")
 	must(t, with(run, "--steps", "2")...)
 	refuses(t, with(run, "--epochs", "2", "--resume"), exitUsage, "--drop-last: too few rows, 1")
 	r := must(t, with(run, "--epochs", "2", "--resume", "--drop-last", "--format", "json")...)

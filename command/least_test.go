@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 )
 
 // told finds the limit that a refusal says will do. The refusal is one line that names one limit,
@@ -25,11 +26,7 @@ func told(t *testing.T, r ran) int64 {
 		t.Fatalf("exit code %d, want %d and a line that names one limit; stderr:\n%s", r.code, exitUsage,
 			r.stderr)
 	}
-	least, err := strconv.ParseInt(all[0][1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return least
+	return noerr.Get(strconv.ParseInt(all[0][1], 10, 64))(t)
 }
 
 // TestLeastLimit: a limit that is too low is refused with one number for all devices, whichever
@@ -39,6 +36,7 @@ func told(t *testing.T, r ran) int64 {
 func TestLeastLimit(t *testing.T) {
 	quick := []string{"the second stage needs more than the first", "the update needs more than the step",
 		"clipping needs more than the update", "the test needs outputs of the whole batch",
+		"the test has more rows than a replica", "the validation has more rows than the training",
 		"layers are timed, with a limit below what that takes"}
 	for _, row := range []struct {
 		reason string
@@ -60,7 +58,14 @@ func TestLeastLimit(t *testing.T) {
 		{"clipping needs more than the update",
 			"--model mlp --set width=64 --balance 3,3 --batch 2 --clip-norm 0.1 --momentum 0"},
 		{"the test needs outputs of the whole batch",
-			"--model mlp --set width=8 --balance 5,1 --chunks 8 --batch 256"},
+			"--model gpt --set width=16,depth=2,heads=2,context=16 --window 16 --data text --data-dir " +
+				"../README.md --balance 23,7 --chunks 4 --batch 8"},
+		{"the test has more rows than a replica",
+			"--model gpt --set width=16,depth=1,heads=2,context=16 --window 16 --data text --data-dir " +
+				"../README.md --replicas 8 --chunks 1 --batch 8"},
+		{"the validation has more rows than the training",
+			"--model gpt --set width=16,depth=1,heads=2,context=16 --window 16 --data text --data-dir " +
+				"../README.md --validate 0.9 --chunks 2"},
 		{"layers are timed, with a limit below what that takes",
 			"--model mlp --set width=64 --stages 2 --chunks 2 --batch 16"},
 	} {
@@ -154,7 +159,7 @@ func TestParametersAloneDoNotFit(t *testing.T) {
 	r := command(t, strings.Fields("train --data synthetic --model mlp --set width=64 --balance 3,3 "+
 		"--steps 1 --memory-limit 1000")...)
 	for _, want := range []string{"stage 0 on cpu:0 needs ", "; stage 1 on cpu:1 needs ",
-		"parameters and buffers alone", "the least that will do is --memory-limit "} {
+		"parameters and buffers alone", "use more than --memory-limit "} {
 		if r.code != exitUsage || strings.Count(r.stderr, "\n") != 1 ||
 			strings.Contains(r.stderr, "aten::") || !strings.Contains(r.stderr, want) {
 			t.Errorf("exit code %d, no %q in stderr:\n%s", r.code, want, r.stderr)

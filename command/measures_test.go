@@ -13,17 +13,14 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"penstock.example/internal/metrics"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 )
 
 // history is what a run with --out has measured.
 func history(t testing.TB, out string) metrics.History {
 	t.Helper()
-	h, err := metrics.Read(filepath.Join(out, metrics.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
+	return noerr.Get(metrics.Read(filepath.Join(out, metrics.FileName)))(t)
 }
 
 // ofTime are fields that differ from run to run.
@@ -76,9 +73,7 @@ func TestMetricsOfResumedRuns(t *testing.T) {
 	}
 
 	must(t, with(args, "--steps", "12", "--out", out)...)
-	if err := os.RemoveAll(filepath.Join(out, "step-000012")); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.RemoveAll(filepath.Join(out, "step-000012")))
 	for range 2 { // the second time nothing is left to do
 		must(t, with(args, "--out", out, "--resume")...)
 		if diff := cmp.Diff(want, history(t, out), ofTime); diff != "" {
@@ -93,9 +88,7 @@ func TestMetricsOfAKilledRun(t *testing.T) {
 	args := with(small, "--save-every", "7", "--test-every", "5", "--out", out)
 	cmd := exec.Command(os.Args[0], with(args, "--steps", "1000000")...)
 	cmd.Env = append(os.Environ(), asCommand+"=1")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, cmd.Start())
 	for began := time.Now(); time.Since(began) < proctest.Limit; time.Sleep(time.Millisecond) {
 		if saved, _ := filepath.Glob(filepath.Join(out, "step-*")); len(saved) > 0 {
 			break
@@ -139,9 +132,7 @@ func TestMetricsOfProcesses(t *testing.T) {
 func TestMetricsRefused(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, metrics.FileName)
-	if err := os.WriteFile(file, []byte("my notes\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(file, []byte("my notes\n"), 0o666))
 	if r := command(t, with(small, "--steps", "1", "--out", dir)...); r.code != exitFailed ||
 		r.stdout != "" || !strings.HasPrefix(r.stderr, "penstock: --out "+dir+" cannot be written: ") {
 		t.Errorf("%+v", r)

@@ -136,7 +136,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	if !slices.Contains(j.policy, pipe.Optimal) {
 		return nil
 	}
-	err := j.loop.PlanMemory(ctx, j.training, j.batch)
+	err := j.loop.PlanMemory(ctx, j.training, j.mostRows())
 	if err != nil && j.lighter != nil {
 		err = j.lighten(ctx, stderr, err)
 	}
@@ -153,10 +153,19 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	for i := range made.Devices {
 		fmt.Fprint(stderr, describePlanned(made, i))
 	}
-	if j.limit == 0 && j.bytes == nil {
+	if j.limit == 0 && len(j.bytes) == 0 {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
+}
+
+// mostRows is the rows of the largest batch of training, or of all replicas' batches in an evaluation.
+func (j *job) mostRows() int {
+	most := max(j.training.Len(), j.replicas*j.test.Len())
+	if j.heldOut != nil {
+		most = max(most, j.replicas*j.heldOut.Len())
+	}
+	return min(most, j.batch)
 }
 
 // lighten plans with lighter cuts until one fits, or returns the error with the least limit.
@@ -193,7 +202,7 @@ func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 		if err != nil {
 			return err
 		}
-		if err = j.loop.PlanMemory(ctx, j.training, j.batch); err == nil {
+		if err = j.loop.PlanMemory(ctx, j.training, j.mostRows()); err == nil {
 			fmt.Fprintf(stderr, "--balance %s instead, which fits\n", option.Joined(j.config.Balance))
 			return nil
 		}
@@ -289,8 +298,6 @@ func (f *modelFlags) usualSamples() *data.Info {
 	}
 	return s
 }
-
-func (m measuredModel) loss() nn.Loss { return trainingLoss(m.samples.Task()) }
 
 func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	show := progress.New(cmd.ErrOrStderr(), "measuring", "layers")

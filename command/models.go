@@ -1,16 +1,24 @@
 package command
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"penstock.example/internal/arg"
+	"penstock.example/data"
 	"penstock.example/internal/option"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/torch"
 )
 
 func newModels() *cobra.Command {
@@ -92,10 +100,7 @@ func readModel(name string, set []string) (model *nn.Sequential, line modelLine,
 func describeModel(name string, set []string) (r result, err error) {
 	info, err := models.Describe(name)
 	if err != nil {
-		if models.IsFolder(name) {
-			return r, badUsage("%s", message(err))
-		}
-		return r, badUsage("NAME %q: %s", name, arg.OneOf(name, models.Names()))
+		return r, wrongInput(err)
 	}
 	model, line, err := readModel(name, set)
 	if err != nil {
@@ -116,4 +121,193 @@ func describeModel(name string, set []string) (r result, err error) {
 		}
 		row(w, "", counted(len(layers), "layer"), line.Parameters, bytes)
 	}}, nil
+}
+
+type dataFlags struct {
+	dataName, dataDir string // "" is none
+	dataSettings      []string
+	window            int
+}
+
+// register adds the flags. defaultText ends the help of --data.
+func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
+	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+
+		defaultText, data.Names()...)
+	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic none")
+	option.Texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` of the data; a wrong NAME lists them")
+	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens of tokens")
+}
+
+var dataOnly = []string{"data-dir", "data-set", "window"}
+
+var windowed = []string{"text", "tokens", "jsonl"}
+
+type modelFlags struct {
+	modelName string
+	settings  []string
+	lora      adapters
+	dataFlags
+	folder string // of the model, or its name; "" is modelName
+	// by check
+	info    models.Info
+	options models.Options // of --set
+	data    data.Options   // of --data-set and the model
+}
+
+func (f *modelFlags) check(s *pflag.FlagSet) (err error) {
+	f.folder = cmp.Or(f.folder, f.modelName)
+	if f.info, err = models.Describe(f.folder); err != nil {
+		return wrongInput(err)
+	}
+	if err = f.checkData(s); err != nil {
+		return err
+	}
+	if err = models.Set(f.folder, &f.options, f.settings); err != nil {
+		err = badUsage("--set %s", message(err))
+	}
+	return err
+}
+
+var tasks = map[models.Kind][]data.Task{
+	models.Image:        {data.Classification, data.Regression},
+	models.Segmentation: {data.Segmentation},
+	models.Text:         {data.NextToken},
+}
+
+func (f *modelFlags) checkData(s *pflag.FlagSet) error {
+	if f.dataName == "" {
+		return checkPair(s, false, "--data NAME", dataOnly...)
+	}
+	offered, err := data.Tasks(f.dataName)
+	err = cmp.Or(err,
+		checkPair(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
+		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir"))
+	wanted := tasks[f.info.Kind]
+	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
+	switch {
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(offered, fits):
+		return f.misfit(offered[0])
+	case f.dataDir == "":
+		if _, err := data.Files(f.dataName, "", f.data); err != nil {
+			return badUsage("--data-dir PATH is needed: %s", message(err))
+		}
+	}
+	if err := data.Set(f.dataName, &f.data, f.dataSettings); err != nil {
+		return badUsage("--data-set %s", message(err))
+	}
+	f.data.Window, f.data.Synthetic.Task = f.window, wanted[0]
+	f.data.Mean, f.data.Std = f.info.Mean, f.info.Std
+	if models.IsFolder(f.folder) && f.dataName != "tokens" {
+		f.data.Tokenizer = cmp.Or(f.data.Tokenizer, f.folder)
+	}
+	return nil
+}
+
+func (f *modelFlags) misfit(task data.Task) error {
+	return badUsage("--model %s is for %s, and --data %s for %s; want another of the two", f.modelName,
+		tasks[f.info.Kind][0], f.dataName, task)
+}
+
+type datasets struct{ training, test data.Dataset }
+
+func (f *modelFlags) open() (sets datasets, err error) {
+	sets.training, sets.test, err = data.Open(f.dataName, f.dataDir, f.data)
+	system.TrimProcess() // reading took more memory than the data
+	return sets, wrongInput(err)
+}
+
+// fit returns the model's options for these samples. chosen has the options of --set and the fitted ones.
+func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]any, err error) {
+	o, chosen = f.options, parseAssignments(f.settings)
+	if f.lora.Rank > 0 {
+		chosen["lora"] = f.lora.String()
+	}
+	shape, text, has := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
+	type option struct {
+		name string
+		set  *int // value of --set; 0 is none
+		data int
+	}
+	fitted := []option{{"classes", &o.Classes, info.Outputs()}}
+	switch task := info.Task(); {
+	case !slices.Contains(tasks[f.info.Kind], task):
+		return o, nil, f.misfit(task)
+	case text:
+		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
+	case len(shape) != len(f.info.Input) || has.Size > 0 && shape[1] != shape[2] ||
+		has.Channels == 0 && !slices.Equal(shape, f.info.Input):
+		return o, nil, badUsage("--model %s reads inputs such as %v, and --data %s has %v; want another of "+
+			"the two", f.modelName, f.info.Input, f.dataName, shape)
+	default:
+		if has.Channels > 0 {
+			fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])})
+		}
+		if has.Size > 0 {
+			fitted = append(fitted, option{"size", &o.Size, int(shape[1])})
+		}
+	}
+	for _, p := range fitted {
+		*p.set = cmp.Or(*p.set, p.data)
+		if chosen[p.name] = *p.set; *p.set < p.data || !text && *p.set != p.data {
+			remedy := map[bool]string{true: "want at least as many", false: "leave it out"}[text]
+			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data,
+				remedy)
+		}
+	}
+	return o, chosen, nil
+}
+
+// matchInit compares the weights that a new run starts from with the model, and prints a summary. They are in
+// the file of --init, or else in the model's folder, and in the folder of --adapter.
+func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
+	if j.from != nil {
+		return nil
+	}
+	w, flag := &j.weights, "--init"
+	remedy := "rename by --init-rename OLD=NEW, skip by --init-skip NAME, or load a part by --init-partial"
+	if w.init == "" && models.IsFolder(j.modelName) {
+		flag, remedy = "--model", "want the config.json and the weights of one model"
+		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {
+			return wrongInput(fmt.Errorf("--model: %w", err))
+		}
+	}
+	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
+		report, err := nn.CheckWeights(path, m, rules)
+		if errors.As(err, new(*nn.WeightsError)) {
+			return badUsage("%s %s\n  %s", flag, strings.TrimPrefix(err.Error(), "nn: "), remedy)
+		} else if err != nil {
+			return wrongInput(fmt.Errorf("%s: %w", flag, err))
+		}
+		fmt.Fprintf(stderr, "%s %s: %v\n", flag, path, report)
+		return nil
+	}
+	if w.init != "" {
+		err = check(flag, w.init, j.model, w.rules, remedy)
+	}
+	if err == nil && w.adapter != "" {
+		err = check("--adapter", w.adapterFile(), nn.Adapters(j.model), nn.WeightsConfig{},
+			"want an adapter of this model, and no --lora that differs from it")
+	}
+	for _, p := range nn.State(j.model) {
+		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(w.rules.Skip, p.Name) &&
+			!p.Trainable() {
+			err = badUsage("%s %s has no %s of this shape, and --lora freezes it; want --train-only "+
+				"classifier", flag, w.init, p.Name)
+		}
+	}
+	return err
+}
+
+func (w weightFlags) adapterFile() string { return filepath.Join(w.adapter, models.AdapterWeights) }
+
+// loadWeights loads the parameters that exist.
+func loadWeights(path string, m nn.Module, rules nn.WeightsConfig) error {
+	c := torch.NewCtx(torch.Options{})
+	defer c.Close()
+	rules.Existing = true
+	_, err := nn.LoadWeights(c, path, m, rules)
+	system.TrimProcess() // a file's tensor may be large
+	return err
 }

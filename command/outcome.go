@@ -58,7 +58,7 @@ type reporter struct {
 	task           *progress.Task                   // nil without a terminal
 	state          string                           // of task
 	showEvaluation func(what string, done, all int) // without task
-	shown          time.Time                        // when progress was shown last, or task began
+	shown          time.Time                        // when progress was shown last
 	peaks          highest
 	took, speed    []float64 // of steps: milliseconds, samples a second
 }
@@ -70,8 +70,8 @@ func newReporter(stdout, stderr io.Writer, j *job) *reporter {
 	if j.format == "json" {
 		r.lines = json.NewEncoder(stdout)
 	} else if live && j.loop.Step < r.last {
-		r.task, r.shown = progress.New(stderr, "training", ""), time.Now()
-		r.stderr, r.state = r.task, "no step was done"
+		r.task, r.state = progress.New(stderr, "training", ""), "no step was done"
+		r.stderr = r.task
 	}
 	if r.showEvaluation = func(string, int, int) {}; live || r.lines == nil {
 		r.showEvaluation = progress.Successive(stderr, "samples")
@@ -88,13 +88,12 @@ func (r *reporter) step(s train.StepInfo) error {
 	}
 	text := fmt.Sprintf("step %d/%d  loss %.4f  %.0f samples/s  %s", s.Step, r.last, s.Loss,
 		s.SamplesPerSecond, r.memory(s.Peak))
-	now := time.Now()
 	if r.task != nil {
-		left := now.Sub(r.shown) / time.Duration(len(r.took)) * time.Duration(r.last-s.Step)
 		r.state = text
-		r.task.Note(fmt.Sprintf("%v left, %s", left.Round(time.Second), text))
-	} else if s.Step == r.last || now.Sub(r.shown) >= progress.LineEvery {
-		r.shown = now
+		r.task.Note(text)
+		r.task.At(len(r.took), len(r.took)+int(r.last-s.Step))
+	} else if s.Step == r.last || time.Since(r.shown) >= progress.LineEvery {
+		r.shown = time.Now()
 		_, err := fmt.Fprintln(r.stderr, text)
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 )
 
@@ -85,14 +86,8 @@ func verbs(t *testing.T) (paths []string) {
 // brokenOutputs are standard outputs that take nothing.
 func brokenOutputs(t *testing.T) map[string]*os.File {
 	t.Helper()
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	full := noerr.Get(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
+	closed := noerr.Get(os.Open(os.DevNull))(t)
 	reader, pipe, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

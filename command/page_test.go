@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/report"
 )
 
@@ -22,10 +23,7 @@ func TestReport(t *testing.T) {
 	out, page := filepath.Join(dir, "run"), filepath.Join(dir, "report.html")
 	must(t, with(small, "--steps", "5", "--stages", "2", "--checkpoint", "optimal", "--schedule", "1f1b",
 		"--memory-limit", "40MiB", "--out", out)...)
-	run, err := report.ReadFile(filepath.Join(out, report.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := noerr.Get(report.ReadFile(filepath.Join(out, report.FileName)))(t)
 	if run.Title != "mlp on synthetic" || run.Last != 5 || run.Step != 3 || run.Ran == nil ||
 		run.Ran.Workers != 2 || len(run.Layers) != 6 || len(run.Chains) != 2 || len(run.Limits) != 2 ||
 		!strings.HasPrefix(run.Facts[0].Value, "penstock train --model mlp --data synthetic ") {
@@ -42,19 +40,14 @@ func TestReport(t *testing.T) {
 	if want := "mlp on synthetic: 5 steps\n"; r.stdout != want || r.stderr != "" {
 		t.Errorf("%+v, want %q", r, want)
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(os.ReadFile(page))(t)
 	for _, want := range []string{"<!doctype html>", `"best":[{"bytes":`, `"chosen":[{"bytes":`,
 		`"times":"predicted"`, `"title":"mlp on synthetic"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s", want)
 		}
 	}
-	if err := os.Remove(filepath.Join(out, report.FileName)); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Remove(filepath.Join(out, report.FileName)))
 	if r := must(t, "report", out, "--out", page); r.stdout != "run: 5 steps\n" {
 		t.Errorf("%+v", r)
 	}
@@ -74,9 +67,11 @@ func TestRecordedStep(t *testing.T) {
 		{"100", "--steps 1", 1, 100},
 	} {
 		os.RemoveAll(out)
-		must(t, with(small, with(strings.Fields(row.flags), "--data-set", "train="+row.train, "--out", out)...)...)
+		args := append(strings.Fields(row.flags), "--data-set", "train="+row.train, "--out", out)
+		must(t, with(small, args...)...)
 		run, err := report.ReadFile(filepath.Join(out, report.FileName))
-		if err != nil || run.Step != row.step || run.Rows != row.rows || len(run.Plan.Stages[0].MicroBatches) != 4 {
+		if err != nil || run.Step != row.step || run.Rows != row.rows ||
+			len(run.Plan.Stages[0].MicroBatches) != 4 {
 			t.Errorf("%+v: step %d with %d rows, %v", row, run.Step, run.Rows, err)
 		}
 	}
@@ -113,14 +108,9 @@ func TestReportOfAPlan(t *testing.T) {
 		"mlp, batch of 16, planned": chain + " --machine " + machine + " --batch 16 --schedule gpipe,1f1b",
 	} {
 		line := planLine(t, with(strings.Fields(args), "--out", file)...)
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := noerr.Get(os.ReadFile(file))(t)
 		var kept planJSON
-		if err := json.Unmarshal(text, &kept); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal(text, &kept))
 		run := kept.Page
 		if line.Page != nil || run == nil || run.Title != title || run.Plan == nil || run.Planned == nil ||
 			len(run.Others) != 2 || len(run.Layers) == 0 ||
@@ -163,10 +153,7 @@ func TestRunsKeepHowTheyEnded(t *testing.T) {
 	dir := t.TempDir()
 	kept := func(out string) report.Run {
 		t.Helper()
-		run, err := report.ReadFile(filepath.Join(out, report.FileName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		run := noerr.Get(report.ReadFile(filepath.Join(out, report.FileName)))(t)
 		if run.Ended == nil || run.Ended.Time == 0 {
 			t.Fatalf("%s: ended %+v", out, run.Ended)
 		}
@@ -221,25 +208,13 @@ func TestDashboard(t *testing.T) {
 	get := func(path string) string {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, "GET", url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := noerr.Get(http.NewRequestWithContext(ctx, "GET", url+path, nil))(t)
+		answer := noerr.Get(http.DefaultClient.Do(r))(t)
 		defer answer.Body.Close()
 		text := make([]byte, 400)
-		n, err := io.ReadFull(answer.Body, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := noerr.Get(io.ReadFull(answer.Body, text))(t)
 		if path == "" {
-			rest, err := io.ReadAll(answer.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rest := noerr.Get(io.ReadAll(answer.Body))(t)
 			return string(text[:n]) + string(rest)
 		}
 		return string(text[:n])
@@ -260,10 +235,7 @@ func TestDashboard(t *testing.T) {
 
 // An address that is taken is said before anything is made.
 func TestDashboardRefused(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := noerr.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	out := filepath.Join(t.TempDir(), "run")
 	for at, want := range map[string]string{

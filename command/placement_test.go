@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -27,17 +28,12 @@ func TestSchedules(t *testing.T) {
 			t.Errorf("%v: on %d devices, want %d", flags, got, devices)
 		}
 	}
-	program, err := schedule.OneFOneB(schedule.Config{Stages: 2, MicroBatches: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := noerr.Get(schedule.OneFOneB(schedule.Config{Stages: 2, MicroBatches: 4}))(t)
 	for _, text := range []string{program.String(),
 		"0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3\n1F0,1B0,1F1,1I1,1F2,1I2,1W1,1W2,1F3,1B3\n",
 		"0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1REDUCE_GRAD\n"} {
 		file := filepath.Join(t.TempDir(), "program")
-		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, os.WriteFile(file, []byte(text), 0o666))
 		if got := sha(t, with(args, "--schedule", file, "--balance", "3,3")...); got != want {
 			t.Errorf("%s: weights %s, want %s", text, got, want)
 		}

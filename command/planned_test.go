@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 // Networks are planned without a limit and under some, and train by these plans: no device holds more
@@ -47,14 +49,9 @@ func TestPlansOfNetworksRun(t *testing.T) {
 					}
 					break
 				}
-				content, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				content := noerr.Get(os.ReadFile(file))(t)
 				var line planJSON
-				if err := json.Unmarshal(content, &line); err != nil {
-					t.Fatal(err)
-				}
+				noerr.Do(t, json.Unmarshal(content, &line))
 				most, limits = max(most, slices.Max(line.Peak)), limits+1
 				for _, s := range line.Page.Plan.Stages {
 					again += s.Recomputed()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/train"
 )
@@ -69,9 +70,7 @@ func beginIn(t *testing.T, by, environment []string, args ...string) *process {
 	p.Env = append(append(os.Environ(), asCommand+"=1", "TMPDIR="+temporary), environment...)
 	p.Stdout, p.Stderr = p.stdout, p.stderr
 	p.WaitDelay = 10 * time.Second // for others that have its standard output or error
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Start())
 	t.Cleanup(func() {
 		members := proctest.Children(p.Process.Pid)
 		_ = p.Process.Kill()
@@ -230,9 +229,7 @@ func TestASignalToALauncher(t *testing.T) {
 	p := begin(t, nil, launched(3, with(inThree, "--steps", "1000000", "--out", out)...)...)
 	p.after(t, 2)
 	for _, pid := range append(proctest.Children(p.Process.Pid), p.Process.Pid) {
-		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, syscall.Kill(pid, syscall.SIGUSR1))
 	}
 	code := p.end(t)
 	steps, err := train.Store{Dir: out}.Steps()
@@ -306,9 +303,7 @@ func TestALostProcess(t *testing.T) {
 				others = append(others, p.member(t, rank))
 			}
 		}
-		if err := syscall.Kill(p.member(t, row.rank), row.signal); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, syscall.Kill(p.member(t, row.rank), row.signal))
 		began := time.Now()
 		for slices.ContainsFunc(others, proctest.Runs) && time.Since(began) < proctest.Limit {
 			time.Sleep(time.Millisecond)
@@ -339,11 +334,7 @@ func TestALostProcess(t *testing.T) {
 // lastStep is the step of the newest checkpoint, which has to be whole.
 func lastStep(t *testing.T, out string) int64 {
 	t.Helper()
-	c, err := train.Store{Dir: out}.Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c.Step
+	return noerr.Get(train.Store{Dir: out}.Latest())(t).Step
 }
 
 // Processes are killed at random moments: while they start, meet, train, save and load. After each
@@ -374,9 +365,7 @@ func TestKills(t *testing.T) {
 		}
 		time.Sleep(moment)
 		rank := rand.IntN(3)
-		if err := syscall.Kill(p.member(t, rank), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, syscall.Kill(p.member(t, rank), syscall.SIGKILL))
 		again := fmt.Sprintf("restart %d of %d\n", kill+1, kills)
 		await(again, func() bool { return strings.Contains(p.stderr.String(), again) })
 		for line := range strings.Lines(p.stderr.String()) {
@@ -388,9 +377,7 @@ func TestKills(t *testing.T) {
 	}
 	before := steps()
 	await("step after the kills", func() bool { return steps() >= before+2 })
-	if err := p.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Process.Signal(os.Interrupt))
 	if code := p.end(t); code != exitFailed || !strings.Contains(p.said(0), "interrupted after step ") {
 		t.Fatalf("exit code %d, stderr:\n%s", code, p.stderr)
 	}
@@ -434,9 +421,7 @@ func TestProcessesThatDiffer(t *testing.T) {
 func TestDataThatOneProcessLacks(t *testing.T) {
 	address := proctest.Address(t)
 	file := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(file, bytes.Repeat([]byte("a text. "), 1000), 0o666))
 	args := []string{"train", "--model", "gpt", "--data", "text", "--batch", "4", "--chunks", "2",
 		"--steps", "1", "--processes", "2", "--rendezvous", address}
 	zero, one := begin(t, nil, with(args, "--rank", "0", "--data-dir", file)...),
@@ -456,7 +441,8 @@ func TestALimitThatOneProcessExceeds(t *testing.T) {
 	args := with(small, "--balance", "5,1", "--memory-limit", "400KiB", "--processes", "2", "--rendezvous",
 		proctest.Address(t), "--rank")
 	for rank, p := range []*process{begin(t, nil, with(args, "0")...), begin(t, nil, with(args, "1")...)} {
-		if code := p.end(t); code != exitUsage || !strings.Contains(p.stderr.String(), "stage 0 on cpu:0 needs ") {
+		if code := p.end(t); code != exitUsage ||
+			!strings.Contains(p.stderr.String(), "stage 0 on cpu:0 needs ") {
 			t.Errorf("rank %d: exit code %d, stderr %q", rank, code, p.stderr)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 )
 
 // whatWasTrained runs a training and returns all of its numbers that do not depend on the machine:
@@ -18,16 +19,11 @@ func whatWasTrained(t *testing.T, run ...string) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "out")
 	_, done := lines(t, mustTrain(t, with(run, "--out", out, "--format", "json")...).stdout)
-	metrics, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := noerr.Get(os.ReadFile(filepath.Join(out, "metrics.jsonl")))(t)
 	var all strings.Builder
 	for line := range strings.Lines(string(metrics)) {
 		var numbers map[string]any
-		if err := json.Unmarshal([]byte(line), &numbers); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(line), &numbers))
 		for _, name := range []string{"time", "samples_per_s", "peak_bytes"} {
 			delete(numbers, name)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/planfile"
 	"penstock.example/remat"
 )
@@ -35,10 +36,7 @@ func TestProfileWritesTheChain(t *testing.T) {
 	c := chainOf(t, profiled("--format", "json")...)
 	file := filepath.Join(t.TempDir(), "chain.json")
 	says(t, must(t, profiled("--out", file)...).stdout, "LAYER")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(os.ReadFile(file))(t)
 	written, err := planfile.ParseChain(text)
 	if err != nil || c.Fingerprint() != written.Fingerprint() || written.Model == "" || written.Rows != 4 ||
 		written.Threads != 1 || written.Devices != runtime.NumCPU() {
@@ -75,11 +73,7 @@ func TestProfileTable(t *testing.T) {
 		if m == nil {
 			t.Fatalf("no line %q in\n%s", line, text)
 		}
-		n, err := strconv.ParseInt(m[1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return noerr.Get(strconv.ParseInt(m[1], 10, 64))(t)
 	}
 	least, greatest := bytesOf("least"), bytesOf("greatest")
 	for _, test := range []struct {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 // TestRefuses: bad input is refused with one line that names it and says what to give instead,
@@ -13,9 +15,7 @@ import (
 func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("short"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(file, []byte("short"), 0o666))
 	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"),
 		0o666); err != nil {
 		t.Fatal(err)
@@ -26,9 +26,7 @@ func TestRefuses(t *testing.T) {
 		broken: "program whole stages=1 micro-batches=2\nworker 0: 0F0 0B0 0F1\n",
 		other:  "program whole stages=1 micro-batches=4\nworker 0: 0F0 0B0 0F1 0B1 0F2 0B2 0F3 0B3\n",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, os.WriteFile(path, []byte(text), 0o666))
 	}
 	split := t.TempDir() // pictures in parts to train and to test with
 	for _, class := range []string{"train/a", "train/b", "val/a", "val/b"} {
@@ -43,7 +41,7 @@ func TestRefuses(t *testing.T) {
 		code int
 		want []string // parts of the line
 	}{
-		{[]string{"train"}, exitUsage, []string{"--model", "resnet20"}},
+		{[]string{"train"}, exitUsage, []string{"--model", "penstock models lists"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage,
 			[]string{"gpt", "cifar10"}},
@@ -110,7 +108,7 @@ func TestRefuses(t *testing.T) {
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
 		{train("--memory-limit", "100KiB"), exitUsage,
 			[]string{"stage 0 on cpu:0 needs ", " and may have 102400",
-				"the least that will do is --memory-limit "}},
+				"use more than --memory-limit "}},
 		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage,
 			[]string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
 		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed,
@@ -156,7 +154,7 @@ func TestRefuses(t *testing.T) {
 			[]string{"--trace", "there is no folder", "nowhere"}},
 
 		{[]string{"models", "resnet21"}, exitUsage,
-			[]string{`penstock: NAME "resnet21": did you mean resnet20? want one of mlp`}},
+			[]string{`penstock: Model is "resnet21"; did you mean resnet20? want one of mlp`}},
 		{train("--model", "resnet21"), exitUsage,
 			[]string{`penstock: --model "resnet21": did you mean resnet20? want one of mlp`}},
 		{[]string{"models", "vit_b_16", "--set", "heads=5"}, exitUsage,

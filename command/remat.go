@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -57,7 +58,7 @@ If no plan stays under the limit the exit code is 64, and the least limit is pri
 	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
 		func(cmd *cobra.Command, args []string) (r result, err error) {
-			c, p, _, err := solveFile(cmd, args[0], limit)
+			c, p, err := solveFile(cmd, args[0], limit)
 			if err != nil {
 				return r, err
 			}
@@ -77,35 +78,26 @@ If no plan stays under the limit the exit code is 64, and the least limit is pri
 
 const limitUsage = "most memory, as a `SIZE` such as 700MiB"
 
-// solveFile reads a chain and finds its plan and the least limit. It fails if no plan keeps the limit.
-func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan,
-	least leastLimit, err error) {
+// solveFile reads a chain and finds its plan. It fails if no plan keeps the limit.
+func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan, err error) {
 	if c, err = readChain(cmd, file, "limit"); err == nil {
 		p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{})
 	}
-	if err == nil {
-		least, err = leastLimitOf(c)
-	}
 	if err == nil && !p.Feasible {
-		err = badUsage("no plan stays under %s (%d bytes); the least is %s", formatBytes(limit), limit,
-			least.text)
+		_, least, failed := leastLimit(c)
+		err = cmp.Or(failed, badUsage("no plan stays under %s (%d bytes); the least is %s",
+			formatBytes(limit), limit, least))
 	}
-	return c, p, least, err
+	return c, p, err
 }
 
-// leastLimit is the least limit of a chain that has a plan. text names the operation that sets it.
-type leastLimit struct {
-	bytes int64
-	text  string
-}
-
-func leastLimitOf(c remat.Chain) (l leastLimit, err error) {
+// leastLimit returns the least limit of a chain that has a plan. text names the operation that sets it.
+func leastLimit(c remat.Chain) (bytes int64, text string, err error) {
 	p, op, err := solver.Least(c)
 	if err == nil {
-		l.bytes = p.Peak
-		l.text = fmt.Sprintf("%s (%d bytes), set by %s", formatBytes(p.Peak), p.Peak, opName(c, op))
+		text = fmt.Sprintf("%s (%d bytes), set by %s", formatBytes(p.Peak), p.Peak, opName(c, op))
 	}
-	return l, err
+	return p.Peak, text, err
 }
 
 func showPlan(w io.Writer, c remat.Chain, p remat.Plan, report remat.Report) {
@@ -129,7 +121,11 @@ more would save.`,
 	}
 	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
-		c, p, least, err := solveFile(cmd, args[0], limit)
+		c, p, err := solveFile(cmd, args[0], limit)
+		if err != nil {
+			return result{}, err
+		}
+		least, set, err := leastLimit(c)
 		if err != nil {
 			return result{}, err
 		}
@@ -137,8 +133,8 @@ more would save.`,
 			func(ctx context.Context, limit int64) (remat.Plan, error) {
 				return solver.Solve(ctx, c, limit, solver.Options{})
 			})
-		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, least.bytes,
-			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e, least) }}, err
+		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, least,
+			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e, set) }}, err
 	})
 }
 
@@ -157,7 +153,7 @@ type explanationLine struct {
 	More       []remat.Step             `json:"more"`
 }
 
-func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least leastLimit) {
+func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least string) {
 	row(w, "", "LAYER", "KEEPS", "HELD", "AGAIN", "TIME", "EXTRA")
 	for i, l := range e.Layers {
 		row(w, i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), micros(l.Extra))
@@ -177,9 +173,9 @@ func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least leas
 	}
 }
 
-func showLimits(w io.Writer, least leastLimit, greatest int64) {
+func showLimits(w io.Writer, least string, greatest int64) {
 	fmt.Fprintf(w, "least\t%s\ngreatest\t%s (%d bytes), from which on nothing is computed again\n",
-		least.text, formatBytes(greatest), greatest)
+		least, formatBytes(greatest), greatest)
 }
 
 // readCurve reads a chain and finds its best plans and the usual strategies.
@@ -284,9 +280,6 @@ plan is complete, and that its peak and its time are right. If not, the exit cod
 		Example: `  penstock remat check chain.json plan.json`,
 		Args:    filesNamed("CHAIN", "PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if isStdin(args[0]) && isStdin(args[1]) {
-				return badUsage("CHAIN and PLAN are both -; want at least one of them in a file")
-			}
 			c, err := readChain(cmd, args[0])
 			if err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/solver"
 	"penstock.example/internal/torchtest"
@@ -29,19 +30,14 @@ func rematChain() remat.Chain {
 // chainFile writes the chain to a file.
 func chainFile(t *testing.T) string {
 	t.Helper()
-	text, err := planfile.FormatChain(rematChain())
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(planfile.FormatChain(rematChain()))(t)
 	return textFile(t, "chain.json", string(text))
 }
 
 func textFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(path, []byte(text), 0o666))
 	return path
 }
 
@@ -55,9 +51,7 @@ func piped(t *testing.T, text string, args ...string) ran {
 	if _, err := writer.WriteString(text); err != nil {
 		t.Fatal(err)
 	}
-	if err := writer.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, writer.Close())
 	return reading(t, reader, args...)
 }
 
@@ -76,10 +70,7 @@ func TestRematSolve(t *testing.T) {
 	chain, c := chainFile(t), rematChain()
 	out := filepath.Join(t.TempDir(), "plan.json")
 	r := must(t, "remat", "solve", chain, "--limit", "30MiB", "--format", "json", "--out", out)
-	p, err := planfile.ParsePlan([]byte(r.stdout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := noerr.Get(planfile.ParsePlan([]byte(r.stdout)))(t)
 	if err := remat.CheckPlan(c, p); err != nil || p.Limit != 30<<20 || p.Chain != c.Fingerprint() {
 		t.Errorf("%v: %v", err, p)
 	}
@@ -92,15 +83,9 @@ func TestRematSolve(t *testing.T) {
 	says(t, must(t, "remat", "solve", chain, "--limit", "30MiB").stdout, "peak ", " of 30.0 MiB (", "time ",
 		"on computing everything once", "no plan under the limit takes less than", "recomputed ")
 	// At the peak of plain training, to the byte, nothing is computed again; one byte less, something is.
-	plain, err := remat.Check(c, remat.None(6))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := noerr.Get(remat.Check(c, remat.None(6)))(t)
 	for limit, again := range map[int64]bool{plain.Peak: false, plain.Peak - 1: true} {
-		p, err := solver.Solve(t.Context(), c, limit, solver.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := noerr.Get(solver.Solve(t.Context(), c, limit, solver.Options{}))(t)
 		if report, err := remat.Check(c, p.Ops); err != nil || (report.Recomputed > 0) != again {
 			t.Errorf("limit %d: %d recomputed, %v", limit, report.Recomputed, err)
 		}
@@ -120,10 +105,7 @@ func says(t *testing.T, text string, parts ...string) {
 // What one writes another reads.
 func TestRematPipes(t *testing.T) {
 	chain := chainFile(t)
-	text, err := os.ReadFile(chain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(os.ReadFile(chain))(t)
 	solved := piped(t, string(text), "remat", "solve", "-", "--limit", "30MiB", "--format", "json")
 	if solved.code != exitDone || solved.stderr != "" {
 		t.Fatalf("%+v", solved)
@@ -188,10 +170,7 @@ func TestRematCompare(t *testing.T) {
 func TestRematCurve(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "curve.svg")
 	says(t, must(t, "remat", "curve", chainFile(t), "--out", out).stdout, " plans from ", " to 54.0 MiB")
-	before, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := noerr.Get(os.ReadFile(out))(t)
 	says(t, string(before), "memory, MiB", "extra time", "chain.json, 6 layers", "best plan", "sequential",
 		"none", "all")
 	says(t, must(t, "remat", "curve", chainFile(t), "--out", out, "--format", "json").stdout,
@@ -203,10 +182,7 @@ func TestRematCurve(t *testing.T) {
 		t.Errorf("a failure changed the picture: %v", err)
 	}
 	// A chain without bytes and times has one plan, and a picture all the same.
-	text, err := planfile.FormatChain(remat.Chain{Layers: make([]remat.Layer, 2)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(planfile.FormatChain(remat.Chain{Layers: make([]remat.Layer, 2)}))(t)
 	must(t, "remat", "curve", textFile(t, "chain.json", string(text)), "--out", out)
 	if svg, err := os.ReadFile(out); err != nil || strings.Contains(string(svg), "NaN") {
 		t.Errorf("%v, or NaN", err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -57,9 +58,7 @@ func TestReplicasOfOneProcessGoOn(t *testing.T) {
 	training := with(small, "--replicas", "2", "--chunks", "2", "--format", "json")
 	p := begin(t, nil, with(training, "--balance", "3,3", "--steps", "1000000", "--out", out)...)
 	p.after(t, 2)
-	if err := p.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Process.Signal(os.Interrupt))
 	code := p.end(t)
 	steps, err := train.Store{Dir: out}.Steps()
 	if code != exitFailed || err != nil || len(steps) != 1 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -27,9 +28,7 @@ func TestTextReport(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	r := textReport(&stdout, &stderr)
 	for n := int64(7); n <= 9; n++ {
-		if err := r.step(step(n)); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, r.step(step(n)))
 	}
 	r.endSteps()
 	// The first step of the run and the last of all; the one between is too soon.
@@ -40,9 +39,7 @@ func TestTextReport(t *testing.T) {
 	}
 	o := doneLine{Steps: 9, TestAccuracy: new(0.875), SafeLimitBytes: []int64{1 << 20, 3 << 20},
 		ResidentBytes: 300 << 20, PeakResidentBytes: 400 << 20, ParamsSHA256: "abc", checkpoint: "out/step-000009"}
-	if err := r.done(o); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, r.done(o))
 	want = `a on b: 9 steps done
 test accuracy  87.50 %
 speed          500 samples/s, 20.000 ms a step (medians)

@@ -91,7 +91,7 @@ func (j *job) tellStart(stderr io.Writer) error {
 	now.Kernels = system.KernelNames()
 	changes, err := j.from.Changes(now)
 	for _, c := range changes {
-		name := flagOf(c.Field)
+		name := "--" + strings.ReplaceAll(c.Field[strings.LastIndexByte(c.Field, '.')+1:], "_", "-")
 		if library, kernels := strings.CutPrefix(c.Field, "kernels."); kernels {
 			name = "kernels of " + library
 		}

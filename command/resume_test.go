@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/torchtest"
 )
@@ -106,9 +107,7 @@ func TestResumeOfACompleteRun(t *testing.T) {
 func TestOutHolds(t *testing.T) {
 	out := t.TempDir()
 	foreign := filepath.Join(out, "steps.jsonl")
-	if err := os.WriteFile(foreign, []byte("{}\n"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(foreign, []byte("{}\n"), 0o666))
 	args := with(small, "--steps", "2", "--out", out)
 	must(t, args...) // files of others are no obstacle
 	before := tree(t, out)
@@ -145,9 +144,7 @@ func TestOutHolds(t *testing.T) {
 	}
 
 	model := filepath.Join(out, "step-000002", "model.safetensors")
-	if err := os.Truncate(model, 1000); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Truncate(model, 1000))
 	r := command(t, with(args, "--resume")...)
 	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors ") ||
 		!strings.Contains(r.stderr, "remove") {
@@ -159,7 +156,7 @@ func TestOutHolds(t *testing.T) {
 func tree(t testing.TB, dir string) string {
 	t.Helper()
 	var b strings.Builder
-	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+	noerr.Do(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -168,10 +165,7 @@ func tree(t testing.TB, dir string) string {
 			fmt.Fprintln(&b, path, info.Size(), info.ModTime())
 		}
 		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return b.String()
 }
 
@@ -205,13 +199,8 @@ func start(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Scanner, 
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	stderr = &transcript{}
 	cmd.Stderr = stderr
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	pipe := noerr.Get(cmd.StdoutPipe())(t)
+	noerr.Do(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill() })
 	proctest.Watch(t, cmd, proctest.Limit)
 	stdout = bufio.NewScanner(pipe)
@@ -229,9 +218,7 @@ func TestSignal(t *testing.T) {
 		out := filepath.Join(t.TempDir(), "it's out")
 		cmd, stdout, stderr := start(t, with(small, "--steps", "1000000", "--out", out, "--format",
 			"json")...)
-		if err := cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, cmd.Process.Signal(signal))
 		for range 3 { // the system repeats SIGXCPU
 			if time.Sleep(time.Millisecond); signal != os.Interrupt {
 				_ = cmd.Process.Signal(signal)
@@ -265,9 +252,7 @@ func TestNohup(t *testing.T) {
 		with(small, "--steps", "1000000",
 			"--format", "json")...)
 	p.after(t, 1)
-	if err := p.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Process.Signal(syscall.SIGHUP))
 	p.after(t, strings.Count(p.stdout.String(), "\n")+5)
 }
 
@@ -277,9 +262,7 @@ func TestASignalToARunThatHangs(t *testing.T) {
 	defer proctest.Watch(t, p.Cmd, proctest.Limit)()
 	for ; p.stdout.String() == ""; time.Sleep(time.Millisecond) {
 	}
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, p.Process.Signal(syscall.SIGTERM))
 	if code := p.end(t); code != exitFailed || !strings.Contains(p.stderr.String(), "nothing is lost") {
 		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)
 	}
@@ -317,7 +300,8 @@ func TestResumeWithChanges(t *testing.T) {
 	}
 	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6",
 		"--save-every", "1", "--resume")...)
-	if want := "/step-000006; --epochs 2 instead of 0; --steps 7 instead of 6\n"; !strings.Contains(r.stderr, want) {
+	want = "/step-000006; --epochs 2 instead of 0; --steps 7 instead of 6\n"
+	if !strings.Contains(r.stderr, want) {
 		t.Errorf("stderr: %s; want %s", r.stderr, want)
 	}
 	r = must(t, with(args, first, "--steps", "7", "--epochs", "2", "--lr", "0.02", "--schedule-steps", "6",
@@ -347,9 +331,7 @@ func TestResumeOfAnOldCheckpoint(t *testing.T) {
 	kernels := []string{"OPENBLAS_CORETYPE=Haswell", "OPENBLAS_L2_SIZE=512", "ATEN_CPU_CAPABILITY=avx2",
 		"ONEDNN_MAX_CPU_ISA=AVX2", "DNNL_MAX_CPU_ISA=AVX2"}
 	out := filepath.Join(t.TempDir(), "run")
-	if err := os.CopyFS(out, os.DirFS("testdata/run")); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.CopyFS(out, os.DirFS("testdata/run")))
 	args := []string{"train", "--config", filepath.Join("testdata", "run", "config.toml"), "--steps", "7",
 		"--format", "json"}
 	_, whole := lastLine(t, spawned(t, kernels, args...))
@@ -367,9 +349,7 @@ func TestResumeOfAnOldCheckpoint(t *testing.T) {
 func lastLine(t *testing.T, r ran) (steps int, done doneLine) {
 	t.Helper()
 	for line := range strings.Lines(r.stdout) {
-		if err := json.Unmarshal([]byte(line), &done); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(line), &done))
 		if strings.HasPrefix(line, `{"step":`) {
 			steps++
 		}
@@ -402,23 +382,16 @@ func TestResumeWithOtherData(t *testing.T) {
 	run := []string{"train", "--model", "mlp", "--data", "csv", "--data-dir", file, "--batch", "8", "--out",
 		out}
 	must(t, with(run, "--steps", "4")...)
-	if err := os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-12]), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-12]), 0o666))
 	refuses(t, with(run, "--steps", "7", "--resume"), exitUsage, "accept the change with --changed-data")
 	r := must(t, with(run, "--steps", "7", "--resume", "--changed-data")...)
 	if !strings.Contains(r.stderr, "; other data: 34 samples instead of 36; ") {
 		t.Errorf("stderr: %s", r.stderr)
 	}
-	if err := os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-24]), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(file, []byte("a,b,c\n"+rows[:len(rows)-24]), 0o666))
 	refuses(t, []string{"train", "--out", out, "--steps", "9", "--resume"}, exitUsage, "--changed-data")
 
-	path, err := filepath.Abs(fixtureTokenizer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := noerr.Get(filepath.Abs(fixtureTokenizer))(t)
 	text := []string{"train", "--model", "gpt", "--set", "depth=1,width=8,heads=2", "--data", "text",
 		"--data-dir",
 		textFile(t, "a.txt", strings.Repeat("hello world, ", 60)), "--window", "8", "--batch", "4", "--out",

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/system"
 	"penstock.example/internal/torchtest"
@@ -123,9 +124,7 @@ func lines(t testing.TB, stdout string) (steps []stepLine, done doneLine) {
 			t.Fatalf("line %d, %s: %v", i+1, line, err)
 		}
 		var fields map[string]any
-		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(line), &fields))
 		want := 4
 		if into == any(&done) {
 			want = 8
@@ -276,16 +275,11 @@ func TestTrace(t *testing.T) {
 		if want := fmt.Sprintf("step %d, ", tt.want); !strings.HasPrefix(r.stderr, want) {
 			t.Errorf("%s steps: stderr does not begin with %q:\n%s", tt.steps, want, r.stderr)
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := noerr.Get(os.ReadFile(path))(t)
 		var file struct {
 			TraceEvents []struct{ Ph, Name string }
 		}
-		if err := json.Unmarshal(text, &file); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal(text, &file))
 		kinds := map[string]int{}
 		for _, e := range file.TraceEvents {
 			kinds[e.Ph+" "+e.Name]++
@@ -303,10 +297,7 @@ func TestTraceAsPicture(t *testing.T) {
 	path := t.TempDir() + "/step.svg"
 	must(t, with(small, "--steps", "4", "--stages", "2", "--schedule", "1f1b", "--chunks", "3", "--trace",
 		path)...)
-	svg, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	svg := noerr.Get(os.ReadFile(path))(t)
 	for _, want := range []string{"step 3", "worker 1 · cpu:1", "forward, stage 1, micro-batch 2",
 		"at most ", "KiB"} {
 		if !strings.Contains(string(svg), want) {

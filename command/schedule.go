@@ -125,7 +125,7 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 
 // links checks the flags and makes the links between devices.
 func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) {
-	if err := need(cmd, "stages", "chunks"); err != nil {
+	if err := need(cmd.Flags(), "stages", "chunks"); err != nil {
 		return l, err
 	}
 	if (s.Bandwidth > 0) != (s.activation > 0) {

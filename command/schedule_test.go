@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -72,9 +73,7 @@ func TestScheduleLinks(t *testing.T) {
 func TestScheduleCompare(t *testing.T) {
 	compared := func(args ...string) (lines []comparedSchedule) {
 		got := must(t, with([]string{"schedule", "compare", "--format", "json"}, args...)...)
-		if err := json.Unmarshal([]byte(got.stdout), &lines); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, json.Unmarshal([]byte(got.stdout), &lines))
 		return lines
 	}
 	names := func(lines []comparedSchedule) (out []string) {

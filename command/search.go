@@ -94,7 +94,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 		func(cmd *cobra.Command, args []string) (r result, err error) {
 			p, err := f.plan(cmd, args)
 			if err != nil {
-				return r, err
+				return r, refusedPlan(cmd.Flags(), err)
 			}
 			line := p.line()
 			if explain {
@@ -189,15 +189,9 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		return badUsage("--model: want --batch N with it")
 	case machine && (f.Link != plan.Link{} || f.devices != nil):
 		return badUsage("--machine has devices and links; want no --latency, --bandwidth or named --devices")
-	case !model && f.chunks == 0 && f.batch == 0:
-		return badUsage("want --chunks M, or --batch N to have M chosen")
-	case !model && !machine && f.stages == 0:
-		return badUsage("want --stages P, the number of devices, or --machine FILE")
 	case fixed && f.virtual != nil:
 		return badUsage("--virtual %s has no effect with --schedule %s; leave it out",
 			option.Joined(f.virtual), option.Joined(f.schedules))
-	case f.replicas != nil && f.batch == 0:
-		return badUsage("--replicas %s: want --batch N with it", option.Joined(f.replicas))
 	}
 	return cmp.Or(checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
 		f.numerics.check(cmd.Flags(), f.devices))
@@ -284,7 +278,8 @@ func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measur
 	}
 	c := train.PlanConfig{
 		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
-		Wishes: f.wishes(show), Loss: m.loss(), Repeats: f.repeats, AtWork: f.busyDevices,
+		Wishes: f.wishes(show), Repeats: f.repeats, AtWork: f.busyDevices,
+		Loss:      trainingLoss(m.samples.Task()),
 		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
 		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.Line,
 		Measuring: func(what string) func(int, int) {
@@ -306,25 +301,19 @@ func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measur
 	}
 	found, err := train.PlanModel(ctx, build, m.samples, c)
 	if err != nil {
-		return nil, refusedPlan(err)
+		return nil, err
 	}
 	warnOfTiming(show, found.Timing)
 	return &foundPlan{found, f.modelName, f}, nil
 }
 
 // refusedPlan names flags in an error of planning.
-func refusedPlan(err error) error {
+func refusedPlan(s *pflag.FlagSet, err error) error {
 	if short := (*plan.MemoryError)(nil); errors.As(err, &short) {
 		return badUsage("no plan keeps the limits: %s; a limit of at least %s will do", short.Shortages(),
 			arg.Size(short.Least()))
 	}
-	if refused := (*arg.ConfigError)(nil); errors.As(err, &refused) {
-		flag := map[string]string{"MicroBatches": "chunks", "Devices": "stages", "Schedules": "schedule",
-			"Limit": "memory-limit"}[refused.Field]
-		return badUsage("--%s %v: %s", cmp.Or(flag, strings.ToLower(refused.Field)), refused.Value,
-			strings.TrimPrefix(refused.Problem+"; "+refused.Remedy, "; "))
-	}
-	return err
+	return inFlags(s, err)
 }
 
 // hardware reads the model and the memory of a device. Tests replace it.
@@ -383,9 +372,9 @@ func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress.Ta
 	r, err := plan.Search(cmd.Context(), p.Profile, p.Machine, p.Wishes)
 	switch {
 	case err != nil:
-		return nil, refusedPlan(err)
+		return nil, err
 	case r.Short != nil:
-		return nil, refusedPlan(r.Short)
+		return nil, r.Short
 	case r.Best == nil:
 		return nil, badUsage("no schedule can be planned: %s: %s", r.Schedules[0].Schedule,
 			r.Schedules[0].Lost)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 // planLine runs penstock plan and decodes its JSON, which has these fields and no others.
@@ -52,7 +54,8 @@ func TestPlanOfAChain(t *testing.T) {
 
 func TestPlanForAMachine(t *testing.T) {
 	machine := textFile(t, "machine.json", `{"version":1,
-		"devices":[{"name":"fast","bytes":1e9,"threads":1,"speed":2},{"name":"slow","bytes":1e9,"threads":1,"speed":1}],
+		"devices":[{"name":"fast","bytes":1e9,"threads":1,"speed":2},
+			{"name":"slow","bytes":1e9,"threads":1,"speed":1}],
 		"links":[{"latency_us":10,"bytes_per_second":1e12}]}`)
 	line := planLine(t, chainFile(t), "--machine", machine, "--stages", "2", "--chunks", "8", "--schedule",
 		"1f1b")
@@ -63,16 +66,14 @@ func TestPlanForAMachine(t *testing.T) {
 
 // A chain says the rows and the threads that it was measured with, and how far its times can be trusted.
 func TestPlanGoesByWhatTheChainWasMeasuredWith(t *testing.T) {
-	text, err := os.ReadFile(chainFile(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(os.ReadFile(chainFile(t)))(t)
 	chain := func(fields string) string {
 		return textFile(t, "chain.json",
 			strings.Replace(string(text), `"input_bytes"`, fields+`,"input_bytes"`, 1))
 	}
 	measured := chain(`"model":"gpt depth=2","rows":8,"threads":2`)
-	machine := textFile(t, "m.json", `{"version":1,"devices":[{"name":"cpu","bytes":1e9,"threads":4,"speed":1}]}`)
+	machine := textFile(t, "m.json",
+		`{"version":1,"devices":[{"name":"cpu","bytes":1e9,"threads":4,"speed":1}]}`)
 	// 18,000 us and a loss of 100 for 8 rows, 4 times as much for 32.
 	if line := planLine(t, measured, "--stages", "1", "--batch", "32", "--schedule", "gpipe"); line.Step !=
 		4*18100 || line.Threads != 2 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/torch"
 	"penstock.example/train"
@@ -122,10 +123,7 @@ func TestPlanForUnequalDevices(t *testing.T) {
 		"--memory-limit 3145728: the plan of --plan "+file+" has none")
 
 	line.Page, line.Bytes = nil, []int64{100, 100}
-	text, err := json.Marshal(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := noerr.Get(json.Marshal(line))(t)
 	little := textFile(t, "little.json", string(text))
 	refuses(t, []string{"train", "--plan", little, "--data", "synthetic", "--steps", "1"}, exitUsage,
 		"stage 0 on cpu:0 needs", "and may have 100 bytes")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/train"
 )
 
@@ -57,10 +58,7 @@ func TestThreadsAll(t *testing.T) {
 // threadsIn is the number of threads that the newest checkpoint of a run has.
 func threadsIn(t *testing.T, out string) int {
 	t.Helper()
-	c, err := (&train.Store{Dir: out}).Latest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := noerr.Get((&train.Store{Dir: out}).Latest())(t)
 	return c.Recipe.Threads
 }
 
@@ -73,10 +71,7 @@ func TestThreadsByTime(t *testing.T) {
 	setClock(t, steady) // by which no number is faster than another
 	out := filepath.Join(t.TempDir(), "long")
 	r := must(t, with(small, "--steps", "26", "--out", out)...) // in 104 micro-batches
-	config, err := os.ReadFile(filepath.Join(out, configName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := noerr.Get(os.ReadFile(filepath.Join(out, configName)))(t)
 	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr,
 		"--threads 1, by measured time: 2 are ") != measured ||
 		strings.Contains(string(config), "threads = 1 # by measured time\n") != measured ||

@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -30,7 +29,7 @@ a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    filesNamed("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := need(cmd, "tokenizer", "out"); err != nil {
+			if err := need(cmd.Flags(), "tokenizer", "out"); err != nil {
 				return err
 			}
 			return tokenize(cmd, args, from, out)
@@ -49,7 +48,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
 	files, err := tokenizer.Files(from)
-	if err = cmp.Or(err, checkOut(cmd, out, append(files, texts...)...)); err != nil {
+	if err = cmp.Or(err, probe("out", out, append(files, texts...)...)); err != nil {
 		return err
 	}
 	options, wide := fmt.Sprint("classes=", t.Len()), t.Len() > 1<<16
@@ -80,11 +79,11 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 				return err
 			})
 			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+				return wrongInput(fmt.Errorf("%s: %w", name, err))
 			}
 		}
 		if count == 0 {
-			return errors.New("the texts have no tokens; want some")
+			return badUsage("the texts have no tokens; want some")
 		}
 		return nil
 	})

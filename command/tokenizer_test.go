@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	noerr "penstock.example/internal/must"
 )
 
 const (
@@ -53,9 +55,7 @@ func TestRefusesTokenizers(t *testing.T) {
 	must(t, onText(t, "--out", out, "--set", "classes=400,context=12")...)
 	must(t, "export", out, "--out", weights)
 	damaged := filepath.Join(t.TempDir(), "tokenizer.json")
-	if err := os.WriteFile(damaged, []byte("{\n\"model\": ["), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(damaged, []byte("{\n\"model\": ["), 0o666))
 	for what, row := range map[string]struct {
 		args  []string
 		code  int
@@ -120,8 +120,8 @@ func TestTokenize(t *testing.T) {
 	}{
 		{[]string{"none.txt", "--tokenizer", fixtureTokenizer}, exitUsage, "none.txt: no such file"},
 		{[]string{text, "--tokenizer", "none"}, exitUsage, "--tokenizer: tokenizer: stat none: no such file"},
-		{[]string{textFile(t, "a.txt", ""), "--tokenizer", fixtureTokenizer}, exitFailed, "no tokens"},
-		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitFailed,
+		{[]string{textFile(t, "a.txt", ""), "--tokenizer", fixtureTokenizer}, exitUsage, "no tokens"},
+		{[]string{textFile(t, "b.txt", "a\nb\xff"), "--tokenizer", fixtureTokenizer}, exitUsage,
 			"b.txt: tokenizer: line 2, column 2: byte 0xff is not UTF-8"},
 		{[]string{text, "--tokenizer", textFile(t, "t.json",
 			`{"model":{"type":"Unigram","vocab":{"a":0}}}`)}, exitUsage,

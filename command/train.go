@@ -233,7 +233,7 @@ func (j *job) saveAfterFailure(failure error) error {
 	if usage := inFlags(j.flags, failure); !inStep && usage != failure { // no step can be taken
 		return usage
 	}
-	failure = withRemedy(failure)
+	failure = withRemedy(failure, true)
 	if info := j.training.Info(); diverged && j.dataName == "csv" && info.Mean == nil {
 		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
 	}

@@ -4,18 +4,23 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
+	"math"
 	"path/filepath"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock.example/data"
 	"penstock.example/internal/option"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
 	"penstock.example/plan"
+	"penstock.example/tokenizer"
+	"penstock.example/torch"
 	"penstock.example/train"
 )
 
@@ -48,6 +53,7 @@ type trained struct {
 	recipe     train.Recipe
 	model      *nn.Sequential
 	folder     string // of the model; or its name
+	options    models.Options
 	lora       adapters
 	weights    string // in the folder, if there is no checkpoint
 	rules      nn.WeightsConfig
@@ -67,14 +73,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if c := t.checkpoint; f.adapter != "" && c.Version > 0 {
 		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
 	} else if f.adapter != "" {
-		lora, err := readAdapter(f.adapter)
-		if err != nil {
-			return nil, err
-		}
-		c.Recipe.Model.Settings = map[string]any{"lora": lora}
+		settingsOf(c.Recipe.Model)["lora"], err = readAdapter(f.adapter)
 	}
-	err = t.makeModel()
-	if err == nil && f.adapter != "" {
+	if err = cmp.Or(err, t.makeModel()); err == nil && f.adapter != "" {
 		_, err = nn.CheckWeights(file, nn.Adapters(t.model), nn.WeightsConfig{})
 	}
 	if err != nil {
@@ -82,8 +83,10 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	}
 	config := f.config
 	config.Autocast, config.Threads = t.recipe.Autocast, t.recipe.Threads
-	t.batch, config.Chunks = cmp.Or(f.batch, t.recipe.Batch, 1), cmp.Or(config.Chunks, t.recipe.Chunks, 1)
-	if config.Balance, err = evenly(t.model.Layers(), f.stages); err != nil {
+	replicas := max(t.recipe.Replicas, 1)
+	t.batch = cmp.Or(f.batch, (t.recipe.Batch+replicas-1)/replicas, 1) // as in train.Evaluate
+	config.Chunks = cmp.Or(config.Chunks, t.recipe.Chunks, 1)
+	if config.Balance, err = evenly(t.model, f.stages); err != nil {
 		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
 	if err := prepare(t); err != nil {
@@ -109,29 +112,46 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if err == nil && f.adapter != "" {
 		err = loadWeights(file, nn.Adapters(t.pipe.Model()), nn.WeightsConfig{})
 	}
-	return t, withRemedy(err)
+	return t, withRemedy(err, false)
 }
 
-// makeModel makes the model of the checkpoint, without its weights.
+// makeModel makes the model of the checkpoint, in its folder or by its name, without its weights.
 func (t *trained) makeModel() (err error) {
 	c, run := t.checkpoint, ""
 	if t.recipe = c.Recipe; c.Version > 0 {
 		run = filepath.Dir(c.Path)
 	}
 	t.folder = modelFolder(t.recipe.Model.Name, run)
-	if t.model, t.lora, err = modelOfRecipe(c.Path, t.folder, t.recipe); err == nil && run == "" {
-		if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
-			_, err = nn.CheckWeights(t.weights, t.model, t.rules)
+	if !models.IsFolder(t.folder) && !slices.Contains(models.Names(), t.folder) {
+		return fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
+			"the Go program that has it, or penstock export", c.Path, t.folder)
+	}
+	var settings []string
+	for name, value := range settingsOf(t.recipe.Model) {
+		if name == "lora" {
+			err = t.lora.read(fmt.Sprint(value))
+		} else {
+			settings = append(settings, fmt.Sprintf("%s=%v", name, value))
 		}
+	}
+	if err = cmp.Or(err, models.Set(t.folder, &t.options, settings)); err != nil {
+		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
+	}
+	if t.model, err = newModel(t.folder, t.options, t.lora); err != nil || run != "" {
+		return err
+	}
+	if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
+		t.rules.Unfilled = true
+		_, err = nn.CheckWeights(t.weights, t.model, t.rules)
 	}
 	return err
 }
 
 // evenly cuts layers into stages with about the same bytes of parameters.
-func evenly(layers []nn.NamedLayer, stages int) ([]int, error) {
+func evenly(model nn.Module, stages int) ([]int, error) {
 	var costs []float64
-	for _, l := range layers {
-		costs = append(costs, float64(1+stateBytes(l.Layer))) // layers without parameters are spread as well
+	for _, l := range nn.Summary(model) {
+		costs = append(costs, float64(1+l.Bytes)) // layers without parameters are spread as well
 	}
 	return plan.Partition(costs, stages)
 }
@@ -153,25 +173,142 @@ func settingsOf(c train.Choice) map[string]any {
 	return settings
 }
 
-// modelOfRecipe makes the model of a checkpoint in its folder, or by its name, without its weights.
-func modelOfRecipe(path, folder string, r train.Recipe) (m *nn.Sequential, a adapters, err error) {
-	var o models.Options
-	if !models.IsFolder(folder) && !slices.Contains(models.Names(), folder) {
-		return nil, a, fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
-			"the Go program that has it, or penstock export", path, folder)
+// generator is predict --prompt: it continues a text.
+type generator struct {
+	prompt   string
+	tokens   int
+	sampling models.Sampling
+}
+
+var generatorOnly = []string{"tokens", "temperature", "top-k", "seed"}
+
+func (g *generator) register(s *pflag.FlagSet) {
+	s.StringVar(&g.prompt, "prompt", "", "`TEXT` to continue, in place of files")
+	option.Count(s, &g.tokens, "tokens", 50, "`N` tokens, or bytes, after --prompt at most")
+	option.Amount(s, &g.sampling.Temperature, "temperature", math.Inf(1), "draw tokens at temperature `T` "+
+		"(default: take the most likely one)")
+	option.Count(s, &g.sampling.TopK, "top-k", 0, "draw from the `K` most likely tokens (default all)")
+	s.Uint64Var(&g.sampling.Seed, "seed", 1, "`SEED` of the draws")
+}
+
+// run prints the text as it comes.
+func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (err error) {
+	s := cmd.Flags()
+	if err := cmp.Or(checkPair(s, false, "FILE...", "top", "batch", "chunks", "stages"),
+		checkPair(s, g.sampling.Temperature > 0, "--temperature", "top-k", "seed")); err != nil {
+		return err
 	}
-	settings := settingsOf(r.Model)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		text := fmt.Sprint(settings[name])
-		if name == "lora" {
-			err = a.read(text)
-		} else {
-			err = models.Set(folder, &o, []string{name + "=" + text})
+	var tokens *tokenizer.Tokenizer // nil: a token is a byte
+	var prompt []int64
+	t, err := f.open(cmd, dir, func(t *trained) error {
+		if s := t.recipe.Samples; s != nil && s.Source == data.Uint8 {
+			for _, b := range []byte(g.prompt) {
+				prompt = append(prompt, int64(b))
+			}
+			return g.checkLength(t, len(prompt))
+		}
+		if tokens, err = t.tokenizer(path); err == nil && tokens == nil {
+			err = badUsage("--tokenizer PATH is needed, for a model of text")
 		}
 		if err != nil {
-			return nil, a, fmt.Errorf("checkpoint %s: %w", path, err)
+			return err
 		}
+		ids, err := t.promptTokens(tokens, g.prompt)
+		for _, id := range ids {
+			prompt = append(prompt, int64(id))
+		}
+		return cmp.Or(err, g.checkLength(t, len(prompt)))
+	})
+	if err != nil {
+		return err
 	}
-	m, err = newModel(folder, o, a)
-	return m, a, err
+	defer func() { err = errors.Join(err, t.close()) }()
+	g.sampling.Stop = endTokens(t.folder)
+	c := torch.NewCtx(torch.Options{Device: t.pipe.Devices()[0]})
+	defer c.Close()
+	w := textWriter{tokens: tokens, out: cmd.OutOrStdout()}
+	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, w.write)
+	if err != nil {
+		return withRemedy(err, false)
+	}
+	_, err = fmt.Fprintf(w.out, "%s\n", w.begun)
+	return err
+}
+
+// textWriter writes the text of tokens.
+type textWriter struct {
+	tokens *tokenizer.Tokenizer // nil: a token is a byte
+	out    io.Writer
+	begun  []byte // of a character that is not complete
+}
+
+func (w *textWriter) write(id int64) error {
+	if w.tokens == nil {
+		w.begun = append(w.begun, byte(id))
+	} else if int(id) < w.tokens.Len() { // models may have more
+		text, err := w.tokens.Decode([]int32{int32(id)})
+		if err != nil {
+			return err
+		}
+		w.begun = append(w.begun, text...)
+	}
+	if r, n := utf8.DecodeLastRune(w.begun); r == utf8.RuneError && n == 1 {
+		return nil
+	}
+	_, err := w.out.Write(w.begun)
+	w.begun = w.begun[:0]
+	return err
+}
+
+// promptTokens encodes a prompt as the model's texts are in training.
+func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]int32, error) {
+	begin, _ := tokens.Template()
+	ids, err := tokens.Encode([]byte(prompt))
+	if text := t.chosen("begin"); text == "none" || !models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
+		begin = nil
+	} else if text != "" && err == nil {
+		begin, err = tokens.Encode([]byte(text))
+	}
+	return slices.Concat(begin, ids), err
+}
+
+// checkLength refuses a text that is longer than the model's positions.
+func (g *generator) checkLength(t *trained, prompt int) error {
+	info, err := models.Describe(t.folder)
+	if err != nil {
+		return err
+	}
+	most := info.Defaults.Context
+	if !models.IsFolder(t.folder) {
+		most = cmp.Or(t.options.Context, most)
+	}
+	if info.Kind != models.Text {
+		return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
+	} else if prompt+g.tokens > most {
+		return badUsage("--prompt of %s and --tokens %d: the model reads at most %d together",
+			counted(prompt, "token"), g.tokens, most)
+	}
+	return nil
+}
+
+// chosen returns a setting of the run's --data-set, or "".
+func (t *trained) chosen(name string) string {
+	all, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
+	text, _ := all[name].(string)
+	return text
+}
+
+// tokenizer opens the tokenizer at path, or else the run's; nil is none.
+func (t *trained) tokenizer(path string) (*tokenizer.Tokenizer, error) {
+	if path = cmp.Or(path, t.chosen("tokenizer")); path == "" && models.IsFolder(t.folder) {
+		path = t.folder
+	}
+	if path == "" {
+		return nil, nil
+	}
+	tokens, err := tokenizer.Open(path)
+	if err != nil {
+		err = fmt.Errorf("--tokenizer: %w", err)
+	}
+	return tokens, err
 }

@@ -51,7 +51,8 @@ var inAuto = []string{"train", "--model", "mlp", "--data", "synthetic", "--batch
 // chosen is the flags that a run said it has chosen for itself, and the line in which it said so.
 func chosen(t *testing.T, stderr string) (flags []string, line string) {
 	t.Helper()
-	found := regexp.MustCompile(`--plan auto: (.*?(\S+) with (--balance \S+ --chunks \S+ --threads \d+).*)`).FindStringSubmatch(stderr)
+	plan := regexp.MustCompile(`--plan auto: (.*?(\S+) with (--balance \S+ --chunks \S+ --threads \d+).*)`)
+	found := plan.FindStringSubmatch(stderr)
 	if found == nil {
 		t.Fatalf("nothing is said of a plan:\n%s", stderr)
 	}

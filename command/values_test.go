@@ -19,7 +19,8 @@ func TestFlagsRefuseWhatTheyCannotRead(t *testing.T) {
 		"train-only": "by the model", "data-set": "by the data set", "schedule": "a name or a path",
 		"profile": "a path", "tensorboard": "a path", "out": "a path", "config": "a path",
 		"machine": "a path", "plan": "a path", "group": "with the others",
-		"adapter": "a path", "prompt": "any text", "tokenizer": "a path", "trace": "a path", "help": "cobra's",
+		"adapter": "a path", "prompt": "any text", "tokenizer": "a path", "trace": "a path",
+		"help": "cobra's",
 	}
 	var walk func(path []string, cmd *cobra.Command)
 	walk = func(path []string, cmd *cobra.Command) {

@@ -2,9 +2,12 @@ package command
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,25 +39,30 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	if outUsage != "" {
 		option.Path(cmd.Flags(), &out, "out", outUsage)
 	}
-	formatFlag(cmd.Flags(), &format)
+	option.Word(cmd.Flags(), &format, "format", "text", "`FORMAT` to print: text or json", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkOut(cmd, out, args...); err != nil {
+		if err := probe("out", out, args...); err != nil {
 			return err
 		}
 		r, err := find(cmd, args)
 		if err != nil {
 			return err
 		}
-		if out != "" {
-			if err = writeOut(cmd, out, r.file); err != nil || standardOutput(cmd, out) != nil {
-				return err
-			}
+		if out != "" && out != stdoutPath {
+			err = unwritable("out", out, writeFile(out, r.file))
 		}
-		if text, ok := r.line.([]byte); ok && format == "json" {
+		switch text, ok := r.line.([]byte); {
+		case err != nil:
+		case out == stdoutPath:
+			_, err = cmd.OutOrStdout().Write(r.file)
+		case format == "text":
+			err = printTable(cmd.OutOrStdout(), r.text)
+		case ok:
 			_, err = cmd.OutOrStdout().Write(text)
-			return err
+		default:
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(r.line)
 		}
-		return printResult(cmd, format, r.line, r.text)
+		return err
 	}
 	return cmd
 }
@@ -76,30 +84,35 @@ func filesNamed(names ...string) cobra.PositionalArgs {
 
 // readChain checks for the needed flags and reads a chain.
 func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
-	if err := need(cmd, needed...); err != nil {
+	if err := need(cmd.Flags(), needed...); err != nil {
 		return remat.Chain{}, err
 	}
 	return readParsed(cmd, path, planfile.ParseChain)
 }
 
-// readParsed reads and parses a file. A mistake in it is a usage error.
+// readParsed reads a file, a pipe or standard input and parses it. Its errors are usage errors.
 func readParsed[T any](cmd *cobra.Command, path string, parse func([]byte) (T, error)) (value T, err error) {
-	text, err := readInput(cmd, path)
-	if err != nil {
-		return value, err
+	in := cmd.InOrStdin()
+	if !isStdin(path) {
+		var file *os.File
+		file, err = os.Open(path)
+		in = file
+		defer file.Close()
 	}
-	if value, err = parse(text); err != nil {
+	var text []byte
+	if err == nil {
+		text, err = disk.ReadStream(in, disk.MaxJSON)
+	}
+	if at := (*fs.PathError)(nil); errors.As(err, &at) {
+		err = at.Err
+	}
+	if err == nil {
+		value, err = parse(text)
+	}
+	if err != nil {
 		err = badUsage("%s: %s", inputName(path), message(disk.Short(err)))
 	}
 	return value, err
-}
-
-// checkOut refuses an --out that cannot be written or is an input.
-func checkOut(cmd *cobra.Command, out string, inputs ...string) error {
-	if out == "" || standardOutput(cmd, out) != nil {
-		return nil
-	}
-	return probe("out", out, inputs...)
 }
 
 // chainTitle names a chain by its model and batch, or by its file.
@@ -111,18 +124,6 @@ func chainTitle(c remat.Chain, path string) string {
 		return c.Model
 	}
 	return fmt.Sprintf("%s, batch of %d", c.Model, c.Rows)
-}
-
-func formatFlag(s *pflag.FlagSet, to *string) {
-	option.Word(s, to, "format", "text", "`FORMAT` of the output: text or json", "text", "json")
-}
-
-// printResult prints a result as a line of JSON, or by text, with tabs between columns.
-func printResult(cmd *cobra.Command, format string, result any, text func(w io.Writer)) error {
-	if format == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(result)
-	}
-	return printTable(cmd.OutOrStdout(), text)
 }
 
 // printTable aligns the columns of a text at its tabs.
@@ -137,9 +138,9 @@ func row(w io.Writer, cells ...any) {
 }
 
 // need refuses a command line that lacks one of these flags.
-func need(cmd *cobra.Command, flags ...string) error {
+func need(s *pflag.FlagSet, flags ...string) error {
 	for _, name := range flags {
-		if f := cmd.Flags().Lookup(name); !f.Changed {
+		if f := s.Lookup(name); !f.Changed {
 			arg, usage := pflag.UnquoteUsage(f)
 			return badUsage("--%s %s is needed: %s", name, arg, usage)
 		}
@@ -198,4 +199,50 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-func ms(seconds float64) string { return fmt.Sprintf("%.3f", 1000*seconds) }
+func isStdin(path string) bool { return path == "-" || path == "/dev/stdin" }
+
+func inputName(path string) string {
+	if isStdin(path) {
+		return "standard input"
+	}
+	return path
+}
+
+const stdoutPath = "/dev/stdout"
+
+func writeFile(path string, text []byte) error {
+	return disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
+}
+
+// probe checks before anything is computed that the file of a flag can be written and is no input. It may be
+// standard output, or "" for none.
+func probe(flag, path string, inputs ...string) error {
+	if path == "" || path == stdoutPath {
+		return nil
+	}
+	out, err := os.Stat(path)
+	for _, input := range inputs {
+		in, missing := os.Stat(input)
+		if err == nil && missing == nil && os.SameFile(out, in) && !isStdin(input) {
+			return badUsage("--%s %s is the input %s and would be overwritten; want another file",
+				flag, path, input)
+		}
+	}
+	err = disk.Probe(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return badUsage("--%s %s cannot be written: there is no folder %s; make it, or choose another path",
+			flag, path, filepath.Dir(path))
+	}
+	return wrongInput(unwritable(flag, path, err))
+}
+
+func unwritable(flag, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var at *fs.PathError
+	if errors.As(err, &at) && at.Path == path {
+		err = at.Err // without the path again
+	}
+	return fmt.Errorf("--%s %s cannot be written: %w", flag, path, err)
+}

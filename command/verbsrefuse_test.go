@@ -42,7 +42,6 @@ remat solve DIR/missing.json --limit 1GiB => missing.json: no such file
 remat solve BROKEN --limit 1GiB => input_bytes: -5 bytes; want 0 or more
 remat curve CHAIN => --out FILE is needed
 remat check CHAIN => PLAN is missing
-remat check - - => both -
 remat check CHAIN BROKEN => input_bytes: unknown field
 schedule => NAME is missing
 schedule gpip --stages 2 --chunks 2 => no schedule "gpip"; did you mean gpipe?
@@ -54,7 +53,7 @@ schedule gpipe --stages 2 --chunks 2 --latency 1 => --latency 1: want a time wit
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB => --bandwidth "1GB": want a rate such as 1.25GB/s
 schedule gpipe --stages 2 --chunks 2 --bandwidth 1GB/s => want both --bandwidth and --activation
 schedule compare --stages 2 --chunks 2 --times f=1,i=1,w=1 --profile CHAIN => want one of them
-models resnet21 => NAME "resnet21": did you mean
+models resnet21 => "resnet21"; did you mean
 models --set width=4 => want the NAME of a model before it
 report DIR => --out FILE is needed
 report DIR --out DIR/a.html => : no step of a run there; want the directory of a run
@@ -67,8 +66,8 @@ tokenize CHAIN --out DIR/a => --tokenizer PATH is needed
 tokenize CHAIN --tokenizer CHAIN => --out FILE is needed
 eval DIR/none => no checkpoint in 
 predict DIR => FILE is missing
-plan CHAIN => want --chunks M
-plan CHAIN --chunks 4 => want --stages P
+plan CHAIN --stages 2 => --batch: want the rows of a step; without them micro-batches
+plan CHAIN --chunks 4 => --stages: the machine has none; want at least one
 plan CHAIN --chunks 4 --stages 7 => 7 stages are more than 6 units
 plan CHAIN --chunks 3 --stages 2 --batch 8 => --chunks 3: want divisors of the 8 rows
 plan CHAIN --chunks 4 --stages 2 --schedule gpipe,2f2b => --schedule gpipe,2f2b: "2f2b", element 1: no
@@ -76,14 +75,14 @@ plan CHAIN --chunks 4 --stages 2 --memory-limit 1MiB => no plan keeps the limits
 plan CHAIN --chunks 1000000 --stages 2 => --chunks 1000000: want 1 to 16384
 plan CHAIN --chunks 4 --machine none.json => --machine none.json: no such file
 plan CHAIN --chunks 4 --stages 2 --machine ONE => 2 devices with 1 threads are wanted, and the machine has 1
-plan CHAIN --chunks 4 --stages 2 --latency 2h => --links 2h0m0s: the latency of link 0; want 0 to 1h0m0s
+plan CHAIN --chunks 4 --stages 2 --latency 2h => Links is 2h0m0s: the latency of link 0; want 0 to 1h0m0s
 plan CHAIN --chunks 4 --stages 2 --optimizer adamw => --optimizer adamw has no effect with a CHAIN
 plan CHAIN --chunks 4 --stages 2 --seed 3 => --seed 3 has no effect with a CHAIN; leave it out
 plan CHAIN --chunks 4 --stages 2 --repeats 3 => --repeats 3 has no effect with a CHAIN
 plan CHAIN --chunks 4 --stages 2 --tf32 => --tf32 true has no effect with a CHAIN
 plan CHAIN --chunks 4 --stages 2 --window 9 => --window 9 has no effect with a CHAIN
-plan CHAIN --chunks 4 --stages 2 --schedule gpipe,zb-v --virtual 2 => --virtual 2 has no effect with --schedule gpipe,zb-v
-plan CHAIN --chunks 4 --stages 2 --replicas 2 => --replicas 2: want --batch N with it
+plan CHAIN --chunks 4 --stages 2 --schedule gpipe,zb-v --virtual 2 => --virtual 2 has no effect with --sch
+plan CHAIN --chunks 4 --stages 2 --replicas 2 => --batch: want the rows of a step
 plan CHAIN --batch 8 --replicas 3 --machine ONE => --replicas 3: want divisors of the 8 rows
 plan CHAIN --batch 8 --model mlp --stages 2 => want one of the two
 MLP => want --batch N
@@ -105,7 +104,7 @@ AUTO --chunks 7 => --chunks 7: want a divisor of the 64 rows
 AUTO --memory-limit 20KiB => --memory-limit 20480: parameters, gradients and the optimizer's state
 AUTO --devices cpu:0,cpu:0 => cpu:0 is there twice
 AUTO --devices cpu:0 --rank 0 --processes 2 --rendezvous localhost:29500 => several processes have CPU
-train --plan auto --data synthetic => --model is needed
+train --plan auto --data synthetic => --model NAME is needed
 train --plan DIR/none --data synthetic => no such file
 `
 
@@ -115,12 +114,14 @@ func TestVerbsRefuse(t *testing.T) {
 	gone := fmt.Sprint(torch.CUDADevices())
 	names := strings.NewReplacer("CHAIN", chainFile(t), "DIR", dir, "MLP", "plan --model mlp",
 		"AUTO", "train --model mlp --data synthetic --batch 64 --steps 1 --plan auto", "ONE",
-		textFile(t, "machine.json", `{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`),
+		textFile(t, "machine.json",
+			`{"version":1,"devices":[{"name":"a","bytes":1e9,"threads":1,"speed":1}]}`),
 		"BROKEN", textFile(t, "broken.json",
-			`{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,"output_bytes":5,
-		"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],"loss":{"tmp_bytes":1,"backward_us":2}}`),
-		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,"time_us":1,
-		"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
+			`{"version":1,"input_bytes":-5,"layers":[{"name":"a","forward_us":3,"backward_us":4,
+			"output_bytes":5,"saved_bytes":6,"forward_tmp_bytes":7,"backward_tmp_bytes":8}],
+			"loss":{"tmp_bytes":1,"backward_us":2}}`),
+		"PLAN", textFile(t, "plan.json", `{"version":1,"feasible":true,"limit_bytes":1,"peak_bytes":1,
+			"time_us":1,"lower_bound_us":1,"ops":[{"op":"loss"}]}`))
 	for row := range strings.Lines(refusals) {
 		line, want, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(row, "GONE", gone)), " => ")
 		r := command(t, strings.Fields(names.Replace(line))...)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	noerr "penstock.example/internal/must"
 	"penstock.example/safetensors"
 )
 
@@ -33,9 +34,7 @@ func changed(t *testing.T, path string, change func(*safetensors.Tensor)) string
 		all = append(all, tensor)
 	}
 	other := filepath.Join(t.TempDir(), "other.safetensors")
-	if err := safetensors.WriteFile(other, all, nil); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, safetensors.WriteFile(other, all, nil))
 	return other
 }
 
@@ -84,9 +83,7 @@ func TestResumedRunsKeepTheirWeights(t *testing.T) {
 	file, sum := weightsOf(t, "9")
 	dir := t.TempDir()
 	first := sha(t, with(still, "--seed", "7", "--init", file, "--out", dir)...)
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.Remove(file))
 	if again := sha(t, with(still, "--seed", "7", "--init", file, "--out", dir,
 		"--resume")...); first != sum || again != sum {
 		t.Errorf("%s at first, %s resumed, want %s", first, again, sum)
@@ -102,13 +99,9 @@ func TestInitRefuses(t *testing.T) {
 		}
 	})
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte("no weights at all"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(text, []byte("no weights at all"), 0o666))
 	torch := filepath.Join(t.TempDir(), "torch.pth")
-	if err := os.WriteFile(torch, []byte("PK\x03\x04\x00\x00\x08\x08archive"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(torch, []byte("PK\x03\x04\x00\x00\x08\x08archive"), 0o666))
 	for _, row := range []struct {
 		args []string
 		code int

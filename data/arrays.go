@@ -7,6 +7,91 @@ import (
 	"slices"
 )
 
+// Kind is the number format of an Array.
+type Kind uint8
+
+// The number formats.
+const (
+	Float32 Kind = iota
+	Int64
+	Uint8
+)
+
+var kindNames = []string{"float32", "int64", "uint8"}
+
+// String returns the kind's name, such as "float32".
+func (k Kind) String() string { return kindNames[k] }
+
+// MarshalText returns the kind's name.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(kindNames[k]), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (k *Kind) UnmarshalText(text []byte) error {
+	i := slices.Index(kindNames, string(text))
+	if i < 0 {
+		return fmt.Errorf("data: %q is no number format; want float32, int64 or uint8", text)
+	}
+	*k = Kind(i)
+	return nil
+}
+
+// Spec is the kind and the shape of one sample's input or target.
+type Spec struct {
+	Kind  Kind    `json:"kind"`
+	Shape []int64 `json:"shape,omitempty"` // empty for a single number
+}
+
+// Size returns the number of elements of the shape.
+func (s Spec) Size() int {
+	size := 1
+	for _, dim := range s.Shape {
+		size *= int(dim)
+	}
+	return size
+}
+
+// Array holds numbers in row-major order in the slice of its Kind. The other slices are nil.
+type Array struct {
+	Kind    Kind
+	Shape   []int64
+	Float32 []float32
+	Int64   []int64
+	Uint8   []uint8
+}
+
+// numbers is an Array that was read from a file. exact is Float32 before it was rounded, or nil.
+type numbers struct {
+	Array
+	exact []float64
+}
+
+// Reset resizes the array for rows of spec. It reuses its slice if that is large enough, and does not
+// clear it.
+func (a *Array) Reset(rows int, spec Spec) {
+	size := rows * spec.Size()
+	next := Array{Kind: spec.Kind, Shape: append([]int64{int64(rows)}, spec.Shape...)}
+	switch next.Kind {
+	case Float32:
+		next.Float32 = slices.Grow(a.Float32[:0], size)[:size]
+	case Int64:
+		next.Int64 = slices.Grow(a.Int64[:0], size)[:size]
+	case Uint8:
+		next.Uint8 = slices.Grow(a.Uint8[:0], size)[:size]
+	}
+	*a = next
+}
+
+func copyRow(to *Array, row int, from Array, index, size int) {
+	switch to.Kind {
+	case Float32:
+		copy(to.Float32[row*size:][:size], from.Float32[index*size:])
+	case Int64:
+		copy(to.Int64[row*size:][:size], from.Int64[index*size:])
+	case Uint8:
+		copy(to.Uint8[row*size:][:size], from.Uint8[index*size:])
+	}
+}
+
 // arraySet is a Dataset in memory. Sample i is row i of two arrays. Inputs of Uint8 are delivered as
 // Float32, divided by 255 or normalised.
 type arraySet struct {
@@ -29,12 +114,11 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 	a := &arraySet{input: numbers{Array: input}, target: target}
 	a.info = Info{Name: name, Classes: classes, Source: input.Kind,
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}
-	if input.Kind == Uint8 {
+	if shape := a.info.Input.Shape; input.Kind == Float32 && len(shape) == 3 {
+		a.info.Pad = make([]float32, shape[0])
+	} else if input.Kind == Uint8 {
 		a.info.Input.Kind = Float32
 		a.tables = a.info.byteTables()
-	}
-	if shape := a.info.Input.Shape; a.info.Input.Kind == Float32 && len(shape) == 3 {
-		a.info.Pad = make([]float32, shape[0])
 	}
 	if err := a.info.checkShapes(); err != nil {
 		return nil, err
@@ -43,15 +127,14 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		a.info.Classes = 0
 		return a, nil
 	}
-	labels := [][]int64{target.Int64, input.Int64}
 	if classes == 0 {
-		a.info.Classes = classesOf(labels...)
+		a.info.Classes = max(classesOf(target.Int64), classesOf(input.Int64))
 	}
-	for i, what := range []string{"target", "input"} {
-		for k, label := range labels[i] {
+	for i, labels := range [][]int64{target.Int64, input.Int64} {
+		for k, label := range labels {
 			if label < 0 || label >= int64(a.info.Classes) {
-				return nil, fmt.Errorf("%s %d has class %d; want 0 to %d", what,
-					k/(len(labels[i])/int(input.Shape[0])), label, a.info.Classes-1)
+				return nil, fmt.Errorf("%s %d has class %d; want 0 to %d", []string{"target", "input"}[i],
+					k/(len(labels)/int(input.Shape[0])), label, a.info.Classes-1)
 			}
 		}
 	}
@@ -62,8 +145,8 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 }
 
 // classesOf returns the greatest label plus 1.
-func classesOf(labels ...[]int64) (n int) {
-	for _, label := range slices.Concat(labels...) {
+func classesOf(labels []int64) (n int) {
+	for _, label := range labels {
 		n = max(n, int(label)+1)
 	}
 	return n
@@ -124,7 +207,6 @@ func (a *arraySet) normalise(mean, std []float64) error {
 	}
 	if a.input.Kind == Uint8 {
 		a.tables = a.info.byteTables()
-		a.info.Pad = blackPixel(a.tables)
 		return nil
 	}
 	size := a.info.Input.Size()
@@ -166,13 +248,13 @@ func (i Info) normaliseSample(to []float32, from numbers, row int) {
 	}
 }
 
-// byteTables returns the value of each byte in each channel. Inputs other than images have one channel.
-func (i Info) byteTables() [][256]float32 {
-	channels := 1
-	if len(i.Input.Shape) == 3 {
-		channels = int(i.Input.Shape[0])
+// byteTables returns the value of each byte in each channel, and sets Pad. Inputs other than images have one
+// channel.
+func (i *Info) byteTables() [][256]float32 {
+	tables := make([][256]float32, 1)
+	if i.Pad = nil; len(i.Input.Shape) == 3 {
+		tables, i.Pad = make([][256]float32, i.Input.Shape[0]), make([]float32, i.Input.Shape[0])
 	}
-	tables := make([][256]float32, channels)
 	for c := range tables {
 		for pixel := range tables[c] {
 			// the same bits as torchvision's ToTensor and Normalize
@@ -181,15 +263,11 @@ func (i Info) byteTables() [][256]float32 {
 				tables[c][pixel] = (float32(pixel)/255 - float32(i.Mean[c])) / float32(i.Std[c])
 			}
 		}
+		if i.Pad != nil {
+			i.Pad[c] = tables[c][0]
+		}
 	}
 	return tables
-}
-
-func blackPixel(tables [][256]float32) (pad []float32) {
-	for _, table := range tables {
-		pad = append(pad, table[0])
-	}
-	return pad
 }
 
 // finite reports whether x is finite as a float32.
@@ -222,4 +300,68 @@ func writeBytes(to []float32, from []uint8, tables [][256]float32) {
 			to[i] = table[pixel]
 		}
 	}
+}
+
+type number interface {
+	float32 | float64 | int | int32 | int64 | uint8
+}
+
+// FromSlices returns a data set of inputs of one shape, concatenated in row-major order, and their
+// targets:
+//
+//	set, err := data.FromSlices(pixels, []int64{3, 32, 32}, labels) // []uint8, []int
+//	set, err := data.FromSlices(rows, []int64{13}, prices)          // []float64, []float64
+//
+// The type of inputs decides their meaning: float32 and float64 are numbers, uint8 are bytes such as an
+// image's, and other integers are tokens. Integer targets are classes, from 0 to the greatest: one for
+// each input, pixel or token. Other targets are numbers, equally many for each input. Slices of float32
+// and int64, and inputs of uint8, are kept and not copied. FromSlices returns an error if lengths do not
+// match, a number is not finite, or there is only one class.
+func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, error) {
+	x, y := arrayOf(inputs, true), arrayOf(targets, false)
+	size := int64((Spec{Shape: shape}).Size())
+	if size < 1 || len(inputs) == 0 || int64(len(inputs))%size != 0 {
+		return nil, fmt.Errorf("data: slices: %d numbers; want a multiple, above 0, of the %d of an "+
+			"input %v", len(inputs), size, shape)
+	}
+	n := int64(len(inputs)) / size
+	if len(targets) == 0 || int64(len(targets))%n != 0 {
+		return nil, fmt.Errorf("data: slices: %d targets for %d inputs %v; want a multiple, above 0",
+			len(targets), n, shape)
+	}
+	x.Shape = append([]int64{n}, shape...)
+	y.Shape = []int64{n}
+	each := int64(len(targets)) / n
+	if y.Kind == Int64 && x.Kind != Int64 && each > 1 && len(shape) == 3 {
+		y.Shape = append(y.Shape, each/shape[2], shape[2])
+	} else if each > 1 || y.Kind == Float32 || x.Kind == Int64 {
+		y.Shape = append(y.Shape, each)
+	}
+	set, err := newArrays("slices", 0, x, y)
+	return set, named("slices", err)
+}
+
+// arrayOf returns an Array without a shape. Bytes become Int64 unless keepBytes.
+func arrayOf[N number](numbers []N, keepBytes bool) Array {
+	switch all := any(numbers).(type) {
+	case []float32:
+		return Array{Kind: Float32, Float32: all}
+	case []float64:
+		return Array{Kind: Float32, Float32: converted[float32](all)}
+	case []int64:
+		return Array{Kind: Int64, Int64: all}
+	case []uint8:
+		if keepBytes {
+			return Array{Kind: Uint8, Uint8: all}
+		}
+	}
+	return Array{Kind: Int64, Int64: converted[int64](numbers)}
+}
+
+func converted[To float32 | int64, From number](numbers []From) []To {
+	out := make([]To, len(numbers))
+	for i, x := range numbers {
+		out[i] = To(x)
+	}
+	return out
 }

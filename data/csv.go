@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -33,7 +34,7 @@ type CSV struct {
 
 	Separator rune // 0 means a comma
 
-	// Standardise scales each column to mean 0 and deviation 1 over the training samples. With
+	// Standardise scales each column of inputs to mean 0 and deviation 1 over the training samples. With
 	// Options.TrainedOn it uses the mean and deviation of that set.
 	Standardise bool
 }
@@ -75,13 +76,15 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 }
 
 type table struct {
-	columns int      // without the target's
-	names   []string // of the columns, the target's last; nil without a header
-	target  int      // column, from 1; 0 is the last, or it has a name
-	numbers []float64
+	names   []string // of the inputs' columns, then of the target's; nil without a header
+	target  int      // Info.TargetColumn
+	inputs  []float64
 	targets []string
 	lines   []int // of the targets
 }
+
+// maxColumns bounds the input of a model, so that the sizes of its first layer fit an int64.
+const maxColumns = 1 << 16
 
 // readTable reads a table. If table and trainedOn have column names, columns get the order of trainedOn.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
@@ -92,69 +95,61 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	header, err := c.hasHeader(content)
+	first, header, err := c.firstLine(content)
 	if err != nil {
 		return nil, err
 	}
-	t := &table{}
-	var order []int // of columnOrder
-	err = c.read(content, func(first []string) (bool, error) {
-		if order, err = c.columnOrder(first, header, trainedOn); err != nil {
-			return false, err
-		}
-		t.columns = len(order) - 1
-		if target := order[t.columns]; !header && target < t.columns {
-			t.target = target + 1
-		}
-		for _, i := range order {
-			if header {
-				t.names = append(t.names, first[i])
+	order, err := c.columnOrder(first, header, trainedOn)
+	if err != nil {
+		return nil, fmt.Errorf("line 1: %w", err)
+	}
+	t, inputs, target := &table{}, order[:len(order)-1], order[len(order)-1]
+	if !header && target < len(inputs) {
+		t.target = target + 1
+	}
+	for line, record := range c.lines(content, &err) {
+		switch {
+		case header && t.names == nil:
+			for _, i := range order {
+				t.names = append(t.names, record[i])
 			}
+			continue
+		case record[target] == "":
+			return nil, fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove the "+
+				"line", line)
 		}
-		return header, nil
-	}, func(line int, record []string) (err error) {
-		target := record[order[t.columns]]
-		t.targets, t.lines = append(t.targets, target), append(t.lines, line)
-		t.numbers, err = appendNumbers(t.numbers, line, record, order[:t.columns])
-		if err == nil && target == "" {
-			err = fmt.Errorf("line %d: no target; want a class or a number: fill it in, or remove the line",
-				line)
+		if t.inputs, err = appendNumbers(t.inputs, line, record, inputs); err != nil {
+			return nil, err
 		}
-		return err
-	})
+		t.targets, t.lines = append(t.targets, record[target]), append(t.lines, line)
+	}
 	if err == nil && len(t.targets) == 0 {
 		err = errors.New("no line with numbers; want a sample a line")
 	}
 	return t, err
 }
 
-// read calls columns with the first line, and row with each line of values. columns reports whether the first
-// line has names.
-func (c CSV) read(content []byte, columns func(first []string) (bool, error),
-	row func(line int, record []string) error) error {
-	reader := c.reader(content)
-	for first := true; ; first = false {
-		record, err := reader.Read()
-		switch {
-		case err == io.EOF:
-			return nil
-		case err != nil:
-			return fmt.Errorf("%w; want as many values as in the first line, separated by %q, those "+
-				"with quotes in quotes", err, reader.Comma)
-		}
-		for i, text := range record {
-			record[i] = strings.TrimSpace(text)
-		}
-		line, _ := reader.FieldPos(0)
-		if first {
-			if names, err := columns(record); err != nil {
-				return fmt.Errorf("line %d: %w", line, err)
-			} else if names {
-				continue
+// lines yields the number and the values of each line of a table, without blanks around them. The next line
+// overwrites the values. An error goes to failed and ends the lines.
+func (c CSV) lines(content []byte, failed *error) iter.Seq2[int, []string] {
+	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
+	r.Comma, r.ReuseRecord, r.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
+	return func(yield func(int, []string) bool) {
+		for {
+			record, err := r.Read()
+			if err == io.EOF {
+				return
+			} else if err != nil {
+				*failed = fmt.Errorf("%w; want as many values as in the first line, separated by %q, those "+
+					"with quotes in quotes", err, r.Comma)
+				return
 			}
-		}
-		if err := row(line, record); err != nil {
-			return err
+			for i, text := range record {
+				record[i] = strings.TrimSpace(text)
+			}
+			if line, _ := r.FieldPos(0); !yield(line, record) {
+				return
+			}
 		}
 	}
 }
@@ -170,52 +165,49 @@ func appendNumbers(to []float64, line int, record []string, columns []int) ([]fl
 	return to, nil
 }
 
-func (c CSV) reader(content []byte) *csv.Reader {
-	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
-	r.Comma, r.ReuseRecord, r.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
-	return r
-}
-
-// hasHeader reports whether the first line has names, by the thousand lines below it. Names may be numbers:
-// pandas calls columns 0, 1, 2 and so on if they have no names.
-func (c CSV) hasHeader(content []byte) (bool, error) {
-	if c.Header != nil {
-		return *c.Header, nil
-	}
-	reader := c.reader(content)
-	reader.ReuseRecord = false
-	first, err := reader.Read()
-	if err != nil || !slices.ContainsFunc(first, isNumber) {
-		return true, nil // lines of numbers and a target have a number
-	}
-	alike, below, fractions := make([]bool, len(first)), 0, false
-	for ; below < 1000; below++ {
-		record, err := reader.Read()
-		if err != nil {
-			break // readTable returns it
+// firstLine returns the first line, and whether it has names, by the thousand lines below it. Names may be
+// numbers: pandas calls columns 0, 1, 2 and so on if they have no names.
+func (c CSV) firstLine(content []byte) (first []string, names bool, err error) {
+	var alike []bool // whether the values of first are like one below
+	below, fractions := 0, false
+	for _, record := range c.lines(content, &err) {
+		if first == nil {
+			first, alike = slices.Clone(record), make([]bool, len(record))
+			continue
 		}
 		for i, text := range record {
 			alike[i] = alike[i] || text == "" || isNumber(text) == isNumber(first[i])
 			fractions = fractions || isWhole(first[i]) && isNumber(text) && !isWhole(text)
 		}
+		if below++; below == 1000 {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return nil, false, err
+	case c.Header != nil:
+		return first, *c.Header, nil
+	case !slices.ContainsFunc(first, isNumber): // lines of numbers and a target have a number
+		return first, true, nil
 	}
 	// 0,1,2 may count columns, and so may 2019,2020,2021 over fractions.
 	differs, ascending, counted, last := false, true, true, -1
 	if fractions {
-		last, _ = strconv.Atoi(strings.TrimSpace(first[0]))
+		last, _ = strconv.Atoi(first[0])
 		last--
 	}
 	for i, text := range first {
 		differs = differs || text != "" && below > 0 && !alike[i]
-		if n, err := strconv.Atoi(strings.TrimSpace(text)); isNumber(text) {
+		if n, err := strconv.Atoi(text); isNumber(text) {
 			ascending, counted = ascending && err == nil && n > last, counted && err == nil && n == last+1
 			last = n
 		}
 	}
 	if differs && !ascending || !differs && counted {
-		return false, errors.New("line 1 may have names or numbers; want header=1 or header=0")
+		err = errors.New("line 1 may have names or numbers; want header=1 or header=0")
 	}
-	return differs, nil
+	return first, differs, err
 }
 
 func parse(text string) (float64, error) {
@@ -230,12 +222,12 @@ func parse(text string) (float64, error) {
 }
 
 func isNumber(text string) bool {
-	_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	_, err := strconv.ParseFloat(text, 64)
 	return err == nil
 }
 
 func isWhole(text string) bool {
-	_, err := strconv.Atoi(strings.TrimSpace(text))
+	_, err := strconv.Atoi(text)
 	return err == nil
 }
 
@@ -246,9 +238,11 @@ func hasDecimalComma(text string) bool {
 // columnOrder returns the indices of the inputs' columns and then the target's. Inputs are in the order of
 // the file, or of trainedOn if both have names.
 func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
-	if len(first) < 2 {
-		return nil, errors.New("one column; want one for the target and at least one for numbers: a file " +
-			"with columns, or another separator")
+	if len(first) > maxColumns {
+		return nil, fmt.Errorf("%d columns; want at most %d", len(first), maxColumns)
+	} else if len(first) < 2 {
+		return nil, errors.New("want a column for the target and at least one for numbers: a file with " +
+			"columns, or another separator")
 	}
 	target := len(first) - 1
 	if c.Target != "" {
@@ -328,8 +322,8 @@ func wholeNumber(text string) (x float64, whole bool) {
 // arrays converts the table to a set.
 func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	n := int64(len(t.targets))
-	input := Array{Kind: Float32, Shape: []int64{n, int64(t.columns), 1, 1},
-		Float32: converted[float32](t.numbers)}
+	input := Array{Kind: Float32, Shape: []int64{n, int64(len(t.inputs)) / n, 1, 1},
+		Float32: converted[float32](t.inputs)}
 	target := Array{Kind: Int64, Shape: []int64{n}}
 	if task == Regression {
 		target, names = Array{Kind: Float32, Shape: []int64{n, 1}}, nil
@@ -362,7 +356,7 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 		return nil, err
 	}
 	set.info.TargetColumn = t.target
-	set.info.ClassNames, set.info.Columns, set.input.exact = names, t.names, t.numbers
+	set.info.ClassNames, set.info.Columns, set.input.exact = names, t.names, t.inputs
 	return set, nil
 }
 

@@ -7,11 +7,7 @@ var (
 
 // NewImages returns normalised images.
 func NewImages(name string, classes int, images, labels Array, mean, std []float64) (Dataset, error) {
-	set, err := newArrays(name, classes, images, asTargets(labels))
-	if err == nil {
-		err = set.normalise(mean, std)
-	}
-	return set, err
+	return readSet(name, classes, numbers{Array: images}, labels, mean, std)
 }
 
 // NewText is a text as bytes.

@@ -415,7 +415,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"csv", lines("1,2,0", "1,2,"), data.Options{}, "line 2: no target; want a class or a number"},
 		{"csv", lines("1,2,0", "1,3,0"), data.Options{}, `all targets are ["0"]; want at least two classes`},
 		{"csv", lines("a,b"), data.Options{}, "no line with numbers"},
-		{"csv", lines("1", "2"), data.Options{}, "line 1: one column; want one for the target"},
+		{"csv", lines("1", "2"), data.Options{}, "line 1: want a column for the target and at least one"},
 		{"csv", lines("a,b", "1,2"), data.Options{CSV: data.CSV{Target: "c"}},
 			`line 1: no column "c"; want a name in the header, or a number from 1 to 2`},
 		{"csv", lines("1,2", "1,2"), data.Options{CSV: data.CSV{Target: "3"}},

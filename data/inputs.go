@@ -17,10 +17,9 @@ import (
 // Inputs is a Dataset of inputs in files for a trained model. They are converted like the samples that the
 // model was trained on. Targets are zeros.
 type Inputs struct {
-	info      Info
-	tokenizer *tokenizer.Tokenizer // of text; nil is none
-	tables    [][256]float32       // of pictures and bytes
-	inputs    []input
+	info   Info
+	tables [][256]float32 // of pictures and bytes
+	inputs []input
 }
 
 // input is a sample: a picture in a file if tokens and floats are nil.
@@ -47,13 +46,9 @@ type input struct {
 // Inputs with fewer tokens than a sample are followed by zeros; Length is the number of their tokens.
 // NewInputs reads text and arrays, and the header of pictures; Fill reads the pictures. Errors name the
 // file.
-func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
-	x, err := newInputs(info, t, paths)
-	return x, named("inputs", err)
-}
-
-func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, error) {
-	x := &Inputs{info: info, tokenizer: t}
+func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (_ *Inputs, err error) {
+	defer func() { err = named("inputs", err) }()
+	x := &Inputs{info: info}
 	if len(paths) == 0 {
 		return nil, errors.New("no files; want at least one")
 	}
@@ -70,26 +65,24 @@ func newInputs(info Info, t *tokenizer.Tokenizer, paths []string) (*Inputs, erro
 		x.tables = info.byteTables()
 	}
 	for _, path := range paths {
-		if err := x.add(path); err != nil {
-			var at *os.PathError
-			if !errors.As(err, &at) { // a PathError names the file
-				err = fmt.Errorf("%s: %w", path, err)
-			}
+		var content []byte
+		if path == "-" {
+			content, err = disk.ReadStream(os.Stdin, MaxText)
+		} else {
+			content, err = disk.Read(path, MaxText)
+		}
+		if err != nil {
 			return nil, err
+		}
+		if err := x.add(path, content, t); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return x, nil
 }
 
-func (x *Inputs) add(path string) error {
-	read := disk.Read
-	if path == "-" {
-		read = func(_ string, most int64) ([]byte, error) { return disk.ReadStream(os.Stdin, most) }
-	}
-	content, err := read(path, MaxText)
+func (x *Inputs) add(path string, content []byte, t *tokenizer.Tokenizer) error {
 	switch shape := x.info.Input.Shape; {
-	case err != nil:
-		return err
 	case len(content) == 0:
 		return errors.New("it is empty; want an input of the model")
 	case bytes.HasPrefix(content, []byte(npyMagic)):
@@ -98,8 +91,8 @@ func (x *Inputs) add(path string) error {
 			return err
 		}
 		return x.addArray(path, array)
-	case x.tokenizer != nil:
-		ids, err := x.tokenizer.Encode(content)
+	case t != nil:
+		ids, err := t.Encode(content)
 		if err != nil {
 			return err
 		}
@@ -170,39 +163,43 @@ func (x *Inputs) addArray(path string, a numbers) error {
 }
 
 // addTable adds the rows of a table. It has the separator that gives its first line the samples' columns.
-func (x *Inputs) addTable(path string, content []byte) error {
+func (x *Inputs) addTable(path string, content []byte) (err error) {
 	if err := disk.CheckUTF8(content); err != nil {
 		return err
 	}
-	var wrong error
 	for _, separator := range ",;\t" {
 		var columns []int
-		var rows numbers
-		err := CSV{Separator: separator}.read(content, func(first []string) (names bool, err error) {
-			if columns, names = x.columns(first); columns == nil {
-				want := fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
-				if x.info.Columns != nil {
-					want = strings.Join(x.info.Columns, ", ") + ", of which the last may be left out"
+		var all []float64
+		var failed error
+		for line, record := range (CSV{Separator: separator}).lines(content, &failed) {
+			if columns == nil {
+				var names bool
+				if columns, names = x.columns(record); columns == nil {
+					failed = fmt.Errorf("line %d: it has %d columns; want %s", line, len(record), x.wantedColumns())
+					break
+				} else if names {
+					continue
 				}
-				err = fmt.Errorf("it has %d columns: want %s", len(first), want)
 			}
-			return names, err
-		}, func(line int, record []string) (err error) {
-			rows.exact, err = appendNumbers(rows.exact, line, record, columns)
-			return err
-		})
-		if wrong = cmp.Or(wrong, err); columns == nil {
-			continue
+			if all, failed = appendNumbers(all, line, record, columns); failed != nil {
+				break
+			}
 		}
-		rows.Float32 = converted[float32](rows.exact)
-		for row := range len(rows.exact) / len(columns) {
-			floats := make([]float32, len(columns))
-			x.info.normaliseSample(floats, rows, row)
-			x.inputs = append(x.inputs, input{path: path, row: row, floats: floats})
+		if n := len(columns); n > 0 {
+			shape := []int64{int64(len(all) / n), int64(n), 1, 1}
+			return cmp.Or(failed, x.addArray(path, numbers{Array{Kind: Float32, Shape: shape,
+				Float32: converted[float32](all)}, all}))
 		}
-		return err
+		err = cmp.Or(err, failed)
 	}
-	return wrong
+	return err
+}
+
+func (x *Inputs) wantedColumns() string {
+	if x.info.Columns != nil {
+		return strings.Join(x.info.Columns, ", ") + ", of which the last may be left out"
+	}
+	return fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
 }
 
 // columns returns the inputs' columns of a table, and whether its first line has their names; nil if it has

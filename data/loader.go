@@ -191,7 +191,13 @@ func (l *Loader) produce(at Position) (p produced) {
 	}
 	if err := fillAugmented(l.set, &p.batch, indices,
 		l.config.Augment.views(l.config.Seed, at.Epoch, indices)); err != nil {
-		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, err)}
+		return produced{err: fmt.Errorf("data: epoch %d, batch %d: %w", at.Epoch, at.Batch, unreadable{err})}
 	}
 	return p
 }
+
+// unreadable is the error of a sample, such as a damaged picture.
+type unreadable struct{ error }
+
+func (e unreadable) Unwrap() error { return e.error }
+func (unreadable) OfSample()       {}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"penstock.example/data"
+	"penstock.example/internal/must"
 )
 
 // A data set of one's own is opened by its name. Samples of another form than a model was trained on are
@@ -18,9 +19,7 @@ func TestRegister(t *testing.T) {
 		return set, set, err
 	}
 	tasks := []data.Task{data.Classification}
-	if err := data.Register("own", tasks, open); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, data.Register("own", tasks, open))
 	defer data.Forget("own")
 	train, _, err := data.Open("own", "", data.Options{})
 	if err != nil || train.Len() != 2 {

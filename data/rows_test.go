@@ -43,6 +43,6 @@ func TestInputsOfTables(t *testing.T) {
 		}
 		writeFile(t, inputs, []byte("c,d,e,f\n1,2,3,4\n"))
 		_, err = data.NewInputs(set.Info(), nil, []string{inputs})
-		wantError(t, err, "inputs.csv: line 1: it has 4 columns: want ")
+		wantError(t, err, "inputs.csv: line 1: it has 4 columns; want ")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +33,11 @@ type textSet struct {
 	what          string // describes the source: "5 bytes"
 	width         int    // bytes of a token, little-endian
 	first, length int    // samples of the source
+	prompts       bool   // tokens above ignoredBit are Ignored as targets
 }
+
+// ignoredBit marks tokens of prompts, and padding.
+const ignoredBit = 1 << 31
 
 // NewTokens returns a data set of tokens with window tokens in a sample:
 //
@@ -89,12 +94,19 @@ func (t *textSet) Fill(batch *Batch, indices []int) error {
 		input, target := batch.Input.Int64[row*window:][:window], batch.Target.Int64[row*window:][:window]
 		for i := range window + 1 {
 			token := readToken(content[i*t.width:], t.width)
+			ignored := t.prompts && token >= ignoredBit
+			if ignored {
+				token -= ignoredBit
+			}
 			if token >= int64(t.info.Classes) {
 				return fmt.Errorf("data: %s: %s: token %d is %d; want 0 to %d: more classes, or another type",
 					t.info.Name, t.what, from+i, token, t.info.Classes-1)
 			}
 			if i < window {
 				input[i] = token
+			}
+			if ignored {
+				token = Ignored
 			}
 			if i > 0 {
 				target[i-1] = token
@@ -113,9 +125,8 @@ func readToken(content []byte, width int) (token int64) {
 
 // classesIn returns the options' number of classes, after a check of the first tokens. If that is 0, it reads
 // all tokens and returns the greatest plus 1.
-func classesIn(file *os.File, o Options) (classes int, err error) {
-	width, most := cmp.Or(o.TokenBytes, 2), cmp.Or(o.Classes, disk.MaxTokens)
-	content := make([]byte, 1<<20)
+func classesIn(file *os.File, width int, o Options) (classes int, err error) {
+	most, content := cmp.Or(o.Classes, disk.MaxTokens), make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
 		n, err := file.ReadAt(content, at)
 		if err != nil && err != io.EOF {
@@ -178,45 +189,49 @@ func isWider(content []byte, width, wide int) bool {
 
 // openTokens opens files of tokens. A single file has the test samples at its end.
 func openTokens(paths []string, o Options) (train, test Dataset, err error) {
-	width, classes := cmp.Or(o.TokenBytes, 2), o.Classes
+	width, classes := cmp.Or(o.TokenBytes, 2), 0
 	if width != 2 && width != 4 {
 		return nil, nil, &ConfigError{Field: "TokenBytes", Value: width,
 			Remedy: "want 2 for uint16, or 4 for uint32"}
 	}
 	var sets []*textSet
 	for _, path := range paths {
-		file, err := disk.Open(path)
+		set, err := openTokenFile(path, width, o)
 		if err != nil {
 			return nil, nil, err
 		}
-		stat, err := file.Stat()
-		if err == nil && stat.Size()%int64(width) != 0 {
-			err = fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, "+
-				"little-endian, as numpy's tofile writes it: the file is cut short, or the type differs",
-				path, stat.Size(), width, 8*width)
-		}
-		if err == nil {
-			var n int
-			n, err = classesIn(file, o)
-			classes = max(classes, n)
-		}
-		var set *textSet
-		if err == nil {
-			set, err = openTextSet(file, path, stat.Size(), width, o.Window,
-				Info{Name: "tokens", Source: Int64})
-		}
-		if err != nil {
-			return nil, nil, errors.Join(err, file.Close())
-		}
-		sets = append(sets, set)
-	}
-	if t := o.TrainedOn; t != nil && o.Classes == 0 {
-		classes = max(classes, t.Classes)
+		sets, classes = append(sets, set), max(classes, set.info.Classes)
 	}
 	for _, t := range sets {
 		t.info.Classes = classes
 	}
 	return trainAndTest(o, sets)
+}
+
+func openTokenFile(path string, width int, o Options) (set *textSet, err error) {
+	file, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			file.Close()
+		}
+	}()
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	if size%int64(width) != 0 {
+		return nil, fmt.Errorf("%s: %d bytes are no whole number of tokens of %d bytes; want uint%d, "+
+			"little-endian, as numpy's tofile writes it: the file is cut short, or the type differs",
+			path, size, width, 8*width)
+	}
+	classes, err := classesIn(file, width, o)
+	if err != nil {
+		return nil, err
+	}
+	return openTextSet(file, path, size, width, o.Window, Info{Name: "tokens", Classes: classes, Source: Int64})
 }
 
 // openText reads texts. The last samples are for testing.
@@ -290,17 +305,146 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum()})
 }
 
-// textFiles lists a file, or the .txt files of a directory sorted by name.
-func textFiles(path string) ([]string, error) {
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return []string{path}, err
-	}
-	paths, err := visible(path, func(f os.FileInfo) bool {
+// textFiles lists the .txt files of a directory.
+func textFiles(directory string) ([]string, error) {
+	paths, err := visible(directory, func(f os.FileInfo) bool {
 		return !f.IsDir() && filepath.Ext(f.Name()) == ".txt"
 	})
 	if err == nil && paths == nil {
-		err = fmt.Errorf("no .txt file in %s", path)
+		err = fmt.Errorf("no .txt file in %s", directory)
 	}
 	return paths, err
+}
+
+// Ignored is the target of a token that no loss is taken of: of a prompt, and of padding.
+const Ignored = -100
+
+// JSONL configures the set named jsonl.
+type JSONL struct {
+	// Apart gives each text a sample of its own, cut after the window, or padded with targets that are
+	// Ignored. Otherwise all texts are joined and cut into samples of the window.
+	Apart bool
+	// Begin and End are tokens around each text, such as "<|endoftext|>"; Begin may be "none". If they are
+	// empty, they are the tokenizer's (tokenizer.Tokenizer.Template), or else End is the first of
+	// <|endoftext|>, <|end_of_text|>, <|im_end|>, </s> that the tokenizer has.
+	Begin, End string
+}
+
+// openJSONL reads lines of {"text": ...}, or of {"prompt": ..., "completion": ...}, whose prompts are
+// Ignored.
+func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
+	if o.Tokenizer == "" {
+		return nil, nil, &ConfigError{Field: "Tokenizer", Value: "", Remedy: "want a tokenizer for the texts"}
+	}
+	t, err := o.openTokenizer()
+	if err != nil {
+		return nil, nil, err
+	}
+	var sets []*textSet
+	for _, path := range paths {
+		s, err := readJSONL(path, t, o)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", path, err)
+		}
+		sets = append(sets, s)
+	}
+	return trainAndTest(o, sets)
+}
+
+func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error) {
+	lines, err := disk.Read(path, MaxText)
+	if err != nil {
+		return nil, err
+	}
+	begin, end := t.Template()
+	if name := o.JSONL.Begin; name == "none" {
+		begin = nil
+	} else if name != "" {
+		begin, err = specialToken(t, name)
+	}
+	if err == nil && (o.JSONL.End != "" || end == nil) {
+		end, err = endToken(t, o.JSONL.End)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var content []byte
+	number, trained := 0, false
+	for line := range bytes.Lines(lines) {
+		number++
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		prompt, text, err := encodeLine(line, t)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		tokens, ignored := slices.Concat(begin, prompt, text, end), len(begin)+len(prompt)
+		length := len(tokens)
+		if o.JSONL.Apart {
+			length = o.Window + 1
+		}
+		for i := range length {
+			token := uint32(ignoredBit) // padding
+			if i < len(tokens) && i < ignored {
+				token |= uint32(tokens[i])
+			} else if i < len(tokens) {
+				token, trained = uint32(tokens[i]), true
+			}
+			content = binary.LittleEndian.AppendUint32(content, token)
+		}
+	}
+	set, err := newText(content, 4, o.Window, Info{Name: "jsonl", Classes: t.Len(), Source: Int64,
+		Tokenizer: t.Sum()})
+	if err == nil && !trained {
+		err = fmt.Errorf("no token of a completion is within the %d tokens of a sample; want a longer window",
+			o.Window+1)
+	}
+	if err != nil {
+		return nil, err
+	}
+	set.prompts = true
+	return set, nil
+}
+
+// encodeLine returns the tokens of a line's prompt, if it has one, and of its text or completion.
+func encodeLine(content []byte, t *tokenizer.Tokenizer) (prompt, text []int32, err error) {
+	var line struct{ Text, Prompt, Completion *string }
+	if err := json.Unmarshal(content, &line); err != nil {
+		return nil, nil, err
+	}
+	if line.Text != nil && line.Prompt == nil && line.Completion == nil {
+		line.Prompt, line.Completion, line.Text = new(""), line.Text, nil
+	}
+	if line.Text != nil || line.Prompt == nil || line.Completion == nil {
+		return nil, nil, errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
+	}
+	if prompt, err = t.Encode([]byte(*line.Prompt)); err == nil {
+		text, err = t.Encode([]byte(*line.Completion))
+	}
+	return prompt, text, err
+}
+
+// specialToken returns the token that text is.
+func specialToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
+	ids, err := t.Encode([]byte(text))
+	if err == nil && len(ids) != 1 {
+		err = fmt.Errorf("%q is %d tokens; want a text that the tokenizer has as one", text, len(ids))
+	}
+	return ids, err
+}
+
+// endToken returns the token after each text.
+func endToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
+	if text != "" {
+		return specialToken(t, text)
+	}
+	usual := []string{"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"}
+	for _, text := range usual {
+		if ids, err := specialToken(t, text); err == nil {
+			return ids, nil
+		}
+	}
+	return nil, &ConfigError{Field: "End", Value: "",
+		Remedy: "want the token after each text: the tokenizer has no " + strings.Join(usual, ", ")}
 }

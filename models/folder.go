@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -298,7 +299,24 @@ func viTFamily(c *config, _ string) model {
 			Add("token", &firstToken{}).
 			Add("classifier", nn.NewLinear(width, int64(o.Classes))), nil
 	}
-	return model{dropout: true, build: build, Info: Info{Kind: Image, Defaults: o,
+	mean, std := c.normalisation()
+	return model{dropout: true, build: build, Info: Info{Kind: Image, Defaults: o, Mean: mean, Std: std,
 		Input:   []int64{int64(o.Channels), size, size},
 		Summary: fmt.Sprintf("vit: %dx%[1]d patches, %d blocks of %d heads, %d wide", patch, depth, heads, width)}}
+}
+
+// normalisation reads how the model's pictures are normalised; nil without preprocessor_config.json.
+func (c *config) normalisation() (mean, std []float64) {
+	p := &config{path: filepath.Join(filepath.Dir(c.path), "preprocessor_config.json")}
+	if _, err := os.Stat(p.path); err != nil {
+		return nil, nil
+	}
+	err := p.read()
+	mean, std = get(p, "image_mean", []float64{0.5, 0.5, 0.5}), get(p, "image_std", []float64{0.5, 0.5, 0.5})
+	if only(p, "do_rescale", true, true); !get(p, "do_normalize", true) {
+		mean, std = make([]float64, len(mean)), slices.Repeat([]float64{1}, len(std))
+	}
+	only(p, "rescale_factor", 1.0/255, 1.0/255)
+	c.err = cmp.Or(c.err, err, p.err)
+	return mean, std
 }

@@ -221,3 +221,36 @@ func TestFolderRefuses(t *testing.T) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }
+
+// TestFolderNormalisesPictures: pictures are normalised as preprocessor_config.json says, or refused.
+func TestFolderNormalisesPictures(t *testing.T) {
+	half := []float64{0.5, 0.5, 0.5}
+	for text, want := range map[string]struct {
+		mean, std []float64
+		refusal   string
+	}{
+		"":   {},
+		"{}": {mean: half, std: half},
+		`{"do_normalize": true, "image_mean": [0.1, 0.2, 0.3], "image_std": [1, 2, 3], "size": 224,
+			"rescale_factor": 0.00392156862745098}`: {mean: []float64{0.1, 0.2, 0.3}, std: []float64{1, 2, 3}},
+		`{"do_normalize": false}`: {mean: []float64{0, 0, 0}, std: []float64{1, 1, 1}},
+		`{"do_rescale": false}`:   {refusal: "preprocessor_config.json: do_rescale is false; want it true"},
+		`{"rescale_factor": 2}`:   {refusal: "rescale_factor is 2; want it 0.0039"},
+		`{"image_mean": "half"}`:  {refusal: `image_mean is "half"; want it a []float64`},
+		`[`:                       {refusal: "preprocessor_config.json: unexpected end"},
+	} {
+		folder := t.TempDir()
+		must.Do(t, os.CopyFS(folder, os.DirFS(filepath.Join("testdata", "folders", "vit"))))
+		if text != "" {
+			must.Do(t, os.WriteFile(filepath.Join(folder, "preprocessor_config.json"), []byte(text), 0o666))
+		}
+		info, err := models.Describe(folder)
+		if want.refusal != "" && (err == nil || !strings.Contains(err.Error(), want.refusal)) ||
+			want.refusal == "" && err != nil {
+			t.Errorf("%s: %v, want %q", text, err, want.refusal)
+		}
+		if err == nil && !(slices.Equal(info.Mean, want.mean) && slices.Equal(info.Std, want.std)) {
+			t.Errorf("%s: mean %v and deviation %v", text, info.Mean, info.Std)
+		}
+	}
+}

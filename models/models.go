@@ -35,6 +35,9 @@ type Info struct {
 	// Defaults are the values of zeros in Options. The model has no options that are zero here,
 	// except perhaps Dropout.
 	Defaults Options
+	// Mean and Std normalise the pictures that the model was made for, from 0 to 1, by channel. Nil is
+	// not known.
+	Mean, Std []float64
 }
 
 type model struct {
@@ -81,7 +84,7 @@ func Register(info Info, build func(Options) (*nn.Sequential, error)) error {
 			"for text [length]", info.Input)
 	}
 	if problem != "" {
-		return &ConfigError{Of: "models", Field: "Model", Value: info.Name, Remedy: problem}
+		return &arg.ConfigError{Of: "models", Field: "Model", Value: info.Name, Remedy: problem}
 	}
 	if info.Kind == Text {
 		info.Defaults.Context = cmp.Or(d.Context, int(info.Input[0]))
@@ -146,7 +149,7 @@ func find(name string) (model, error) {
 	}
 	i := slices.IndexFunc(registry, func(m model) bool { return m.Name == name || m.also == name })
 	if i < 0 || name == "" {
-		return model{}, &ConfigError{Of: "models", Field: "Model", Value: name,
+		return model{}, &arg.ConfigError{Of: "models", Field: "Model", Value: name,
 			Remedy: arg.OneOf(name, Names())}
 	}
 	return registry[i], nil

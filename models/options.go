@@ -179,10 +179,7 @@ func (m model) complete(o *Options) error {
 	return nil
 }
 
-// ConfigError is an option that is refused.
-type ConfigError = arg.ConfigError
-
 func refuse(name, field string, value any, remedy string, args ...any) error {
-	return &ConfigError{Of: "models: " + name, Field: field, Value: value,
+	return &arg.ConfigError{Of: "models: " + name, Field: field, Value: value,
 		Remedy: fmt.Sprintf(remedy, args...)}
 }

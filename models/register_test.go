@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/models"
 	"penstock.example/nn"
 )
@@ -16,14 +17,10 @@ func TestRegister(t *testing.T) {
 		return nn.NewSequential(nn.NewLinear(3, width), nn.NewLinear(width, int64(o.Classes))), nil
 	}
 	own := models.Info{Name: "own", Input: []int64{3}, Defaults: models.Options{Width: 5}}
-	if err := models.Register(own, build); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, models.Register(own, build))
 	defer models.Forget()
 	var o models.Options
-	if err := models.Set("own", &o, []string{"width=7"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, models.Set("own", &o, []string{"width=7"}))
 	model, err := models.New("own", o)
 	if err != nil || nn.Count(model) != 3*7+7+7*10+10 || !slices.Contains(models.Names(), "own") {
 		t.Errorf("%v, %v", model, err)

@@ -383,7 +383,7 @@ func TestResNetIsThatOfWholeBlocks(t *testing.T) {
 				}
 				materialise(t, c, s)
 				y := s.Forward(training(c), x)
-				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 				values = append(gradients(t, c, s), torch.Bytes(c.Op("aten::contiguous", y)))
 				for _, p := range nn.State(s) {
 					names = append(names, p.Name)
@@ -414,7 +414,7 @@ func TestBlocksCutOpenKeepNoMore(t *testing.T) {
 		c.Device().ResetPeak()
 		y := s.Forward(training(c), x)
 		m := c.Device().Memory()
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 		nn.ZeroGrads(s)
 		c.Release(0)
 		return m.Live - before, m.Peak - before

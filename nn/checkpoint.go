@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"slices"
 
 	"penstock.example/internal/engine"
@@ -9,7 +10,7 @@ import (
 
 // Checkpointed returns l as a layer that keeps only its inputs in forward and computes the rest
 // again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
-// forward and backward its part of the graph holds only the inputs and the skips that lead into l.
+// forward and backward its part of the graph holds only the inputs. l has both ends of its skips.
 //
 // Names, parameters, skips and results are l's, to the bit. One order of addition differs: if a
 // parameter is shared with other layers (Base.Share), or the layer around l uses a tensor elsewhere
@@ -37,24 +38,18 @@ func (l checkpointed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	b := boundaryOf(c, l.node())
-	ys := c.checkpoint(part{
-		run: func(c *Ctx, in []*torch.Tensor) []*torch.Tensor {
-			b.give(c, in[len(xs):])
-			var ys []*torch.Tensor
-			OrRestore(l, func() {
-				ys = c.apply(l.Layer,
-					c.Skips.copyIfNeeded(c, l.Layer, in[:len(xs):len(xs)]))
-			})
-			return b.take(c, ys)
-		},
-		store:   b.store,
-		trained: len(Params(l)) > 0,
-	}, b.enter(c, xs))
-	return b.leave(c, ys)
+	v := verifier{stash: map[SkipKey]*declaration{}}
+	v.visit(0, c.Path(), l.node())
+	routes, err := v.routes()
+	if err != nil {
+		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
+			Err: fmt.Errorf("a checkpointed layer has both ends of its skip connections: %w", err)})
+	}
+	return c.checkpoint(routes, len(Params(l)) > 0, func(c *Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
+		OrRestore(l, func() { ys = c.apply(l.Layer, c.Skips.copyIfNeeded(c, l.Layer, xs)) })
+		return ys
+	}, xs)
 }
-
-func (l checkpointed) OverwritesInput() bool { return false }
 
 // Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and again with one
 // inside of Backward. Each run gets its own context and tensors of the same values. f must depend
@@ -65,20 +60,26 @@ func (l checkpointed) OverwritesInput() bool { return false }
 // in f.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor,
 	xs ...*torch.Tensor) []*torch.Tensor {
-	return c.checkpoint(part{run: f, store: func() *SkipStore { return &SkipStore{} }, trained: true}, xs)
+	return c.checkpoint(nil, true, f, xs)
 }
 
-// part is a part of a model that a checkpoint runs once or twice.
-type part struct {
-	run     func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor
-	store   func() *SkipStore // makes the skips of a run
-	trained bool              // run uses parameters that require gradients
-}
-
-func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
+// checkpoint runs a part of a model with these skips once, or twice. trained says that it uses
+// parameters that require gradients.
+func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
+	part func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs []*torch.Tensor) []*torch.Tensor {
+	run := func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor { // c has its own skips again, also after a panic
+		around := c.Skips
+		c.Skips = new(SkipStore).Begin(skips, 0, 1)
+		c.Skips.guardStorage(xs)
+		defer func() {
+			c.Skips.Free()
+			c.Skips = around
+		}()
+		return part(c, xs)
+	}
 	wantsGrad := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
-	if !c.Grad() || !p.trained && !slices.ContainsFunc(xs, wantsGrad) {
-		return c.runPart(p, xs)
+	if !c.Grad() || !trained && !slices.ContainsFunc(xs, wantsGrad) {
+		return run(c, xs)
 	}
 	start := *c // of the second run
 	start.path = slices.Clone(c.path)
@@ -95,7 +96,7 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 			ran = true
 			defer func(was bool) { c.Checkpointing = was }(c.Checkpointing)
 			c.Checkpointing = true
-			first = c.runPart(p, spread(in, at))
+			first = run(c, spread(in, at))
 			return slices.Clone(first)
 		}
 		n := start
@@ -106,10 +107,10 @@ func (c *Ctx) checkpoint(p part, xs []*torch.Tensor) []*torch.Tensor {
 				*c.failed = n.Path()
 			}
 		}()
-		out := n.runPart(p, spread(in, at))
+		out := run(&n, spread(in, at))
 		ended = true
 		return out
-	}, inputs, p.trained, c.sharedParams()...)
+	}, inputs, trained, c.sharedParams()...)
 	if c.Skips != nil {
 		c.Skips.guardStorage(inputs) // an output may be a view of one
 	}
@@ -133,19 +134,6 @@ func (c *Ctx) sharedParams() (out []*torch.Tensor) {
 		}
 	}
 	return out
-}
-
-// runPart runs a part with its own skips. Afterwards, also after a panic, the context has its
-// former skips again.
-func (c *Ctx) runPart(p part, xs []*torch.Tensor) []*torch.Tensor {
-	around := c.Skips
-	c.Skips = p.store()
-	c.Skips.guardStorage(xs)
-	defer func() {
-		c.Skips.Free()
-		c.Skips = around
-	}()
-	return p.run(c, xs)
 }
 
 // spread undoes torch.Distinct.

@@ -177,7 +177,7 @@ func each(layers ...nn.Layer) nn.Layer {
 
 func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
-	l, table := nn.NewLinear(4, 4), nn.NewEmbedding(4, 4, nn.EmbeddingConfig{})
+	l, table := nn.NewLinear(4, 4), nn.NewEmbedding(4, 4)
 	model := nn.NewSequential().Add("fork", fork()).Add("middle",
 		nn.NewSequential(nn.NewSequential(each(l)), nn.NewSequential())).Add("join",
 		join(table)).Add("tanh", nn.NewTanh())
@@ -198,7 +198,7 @@ func TestTuplesComputeWhatTheNetworkWrittenOutComputes(t *testing.T) {
 		c.SetGrad(grad)
 		got := results(c, model, model.Forward)
 		want := results(c, model, func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Tanh(c.Add(l.Forward(c, x), table.Forward(c, c.Argmax(x, 1))))
+			return c.Op("aten::tanh", c.Add(l.Forward(c, x), table.Forward(c, c.Argmax(x, 1))))
 		})
 		if d := differs(got, want, 0); d != "" {
 			t.Error(d)
@@ -214,7 +214,7 @@ func TestTuplesMustFit(t *testing.T) {
 			nil}
 	})
 	freed := mapping(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		y := c.Tanh(xs[0])
+		y := c.Op("aten::tanh", xs[0])
 		y.Free()
 		return []*torch.Tensor{y, xs[0]}
 	})
@@ -440,7 +440,7 @@ func (l *halting) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	if l.end != nil {
 		l.end(c)
 	}
-	return c.Tanh(x)
+	return c.Op("aten::tanh", x)
 }
 
 func buffersOf(m nn.Module) map[string]string {
@@ -541,7 +541,7 @@ func TestCheckpointsRunAgainWhereSomethingIsTrained(t *testing.T) {
 			}
 			count := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				runs[i]++
-				return c.Tanh(x)
+				return c.Op("aten::tanh", x)
 			})
 			model.Add(strconv.Itoa(i), nn.Checkpointed(nn.NewSequential(l, count)))
 		}
@@ -551,7 +551,7 @@ func TestCheckpointsRunAgainWhereSomethingIsTrained(t *testing.T) {
 		if wants := row.want[2] == 2; y.RequiresGrad() != wants {
 			t.Errorf("%s: the output requires a gradient: %v, want %v", row.reason, !wants, wants)
 		} else if wants {
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 		}
 		if runs != row.want {
 			t.Errorf("%s: the layers ran %v times, want %v", row.reason, runs, row.want)

@@ -44,7 +44,8 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		within, means := varMean(c, c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
 		between, mean := varMean(c, means, 0)
 		count := float64(rows * values)
-		sum := c.Add_(c.MulScalar(between, count), c.SumDim(within, []int64{0}, false), float64(values))
+		inside := c.Op("aten::sum.dim_IntList", within, []int64{0})
+		sum := c.Add_(c.MulScalar(between, count), inside, float64(values))
 		m := d.byLayer[b]
 		if m == nil {
 			if d.byLayer == nil {

@@ -255,7 +255,7 @@ func TestModelsOutsideOfModules(t *testing.T) {
 
 // tiedHead is a language model whose head is its embedding.
 func tiedHead(words, dim int64, bias bool) *nn.Sequential {
-	embedding := nn.NewEmbedding(words, dim, nn.EmbeddingConfig{})
+	embedding := nn.NewEmbedding(words, dim)
 	return nn.NewSequential().Add("embedding", embedding).Add("body", nn.NewLinear(dim, dim)).Add("tanh",
 		nn.NewTanh()).Add("head", nn.NewLinearShared(embedding.Weight, bias))
 }
@@ -265,7 +265,7 @@ func head(model *nn.Sequential) *nn.Linear { return model.Layers()[3].Layer.(*nn
 // backward runs the model on words and leaves its gradients.
 func backward(c *torch.Ctx, model *nn.Sequential) {
 	y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), torch.From(c, []int64{3, 0, 6, 3}))
-	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 }
 
 func TestASharedParameterIsThereOnce(t *testing.T) {
@@ -369,7 +369,7 @@ func TestFreezeAndUnfreezeAtAnyTime(t *testing.T) {
 	step := func() (with []string) {
 		nn.ZeroGrads(m)
 		y := m.Forward(nn.NewCtx(c, nn.Config{Training: true}), c.Randn(4, 2))
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 		for _, p := range nn.State(m) {
 			if p.Tensor().HasGrad() {
 				with = append(with, p.Name)
@@ -432,7 +432,7 @@ func TestReplaceAndSlice(t *testing.T) {
 	}
 	x := c.Randn(5, 2)
 	want := torch.Values[float32](m.Forward(nn.NewCtx(c, nn.Config{}), x))
-	if got := torch.Values[float32](c.Tanh(part.Forward(nn.NewCtx(c, nn.Config{}),
+	if got := torch.Values[float32](c.Op("aten::tanh", part.Forward(nn.NewCtx(c, nn.Config{}),
 		x))); !slices.Equal(got, want) {
 		t.Error("the slice computes something else")
 	}
@@ -541,7 +541,7 @@ func (l *pairOf) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 
 // The text is read by people: layers as a balance counts them, with what is known without an input.
 func TestPrintedModelIsASummary(t *testing.T) {
-	embedding := nn.NewEmbedding(10, 8, nn.EmbeddingConfig{})
+	embedding := nn.NewEmbedding(10, 8)
 	norm := nn.NewBatchNorm1d(8, nn.BatchNormConfig{})
 	frozen := nn.NewLinearNoBias(8, 8)
 	frozen.Weight.SetTrainable(false)

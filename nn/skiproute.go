@@ -33,6 +33,11 @@ func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 	for i, l := range s.Layers() {
 		v.visit(i, l.Name, l.node())
 	}
+	return v.routes()
+}
+
+// routes lists the skips of what was visited.
+func (v *verifier) routes() ([]SkipRoute, error) {
 	popped := map[SkipKey]bool{}
 	for _, p := range v.pops {
 		popped[p.key] = true

@@ -138,7 +138,7 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	}
 	h := s.held[key]
 	if h == nil {
-		c.refuse("pop", key, "has not been stashed")
+		c.refuse("pop", key, "has not been stashed; a checkpointed layer needs both ends of its skips")
 	}
 	h.unchanged(c, key)
 	h.pops--

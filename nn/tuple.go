@@ -62,7 +62,7 @@ func keepsOutput(m Module) bool {
 		return l.inPlace || slices.Contains([]string{"penstock::relu", "aten::tanh", "aten::sigmoid",
 			"aten::softmax.int", "aten::log_softmax.int"}, l.operator)
 	case *Linear, *linearTransposed, *conv, *BatchNorm, *norm, *rmsNorm, *Embedding, *adaptiveAvgPool2d,
-		*upsample, *dropout, *dropout2d, *identity, *stash, *addSkip, *Sequential:
+		*dropout, *dropout2d, *identity, *stash, *addSkip, *Sequential:
 		return false
 	}
 	return true

@@ -25,6 +25,9 @@ type WeightsConfig struct {
 	// Existing loads no parameters that are not materialised, for a model that several processes
 	// share. The file must contain them nevertheless.
 	Existing bool
+	// Unfilled makes Materialise allocate the parameters that the file has without initial values.
+	// They must then be loaded.
+	Unfilled bool
 }
 
 type WeightsReport struct {
@@ -93,6 +96,11 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 	if problems := w.problems(); len(problems) > 0 {
 		file.Close() // it was only read
 		return nil, nil, &WeightsError{path, problems}
+	}
+	for _, p := range State(m) {
+		if o.Unfilled && w.from[p.Name] != "" {
+			p.SetInit(func(*torch.Ctx, *torch.Tensor) {})
+		}
 	}
 	return file, w, nil
 }
@@ -169,7 +177,7 @@ func ParseRename(text string) (Rename, error) {
 	return Rename{from, to}, nil
 }
 
-func (r Rename) String() string { return r.Old + "=" + r.New }
+func (r Rename) text() string { return r.Old + "=" + r.New }
 
 func (r Rename) apply(name string) (renamed string, matches bool) {
 	if r.Old == "" {
@@ -232,7 +240,7 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 		for _, r := range o.Rename {
 			var matches bool
 			name, matches = r.apply(name)
-			matched[r.String()] = matched[r.String()] || matches
+			matched[r.text()] = matched[r.text()] || matches
 		}
 		renamed[i] = name
 		if other, taken := there[name]; taken {
@@ -281,7 +289,7 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	}
 	rules := slices.Clone(o.Skip)
 	for i, r := range o.Rename {
-		rules = slices.Insert(rules, i, r.String())
+		rules = slices.Insert(rules, i, r.text())
 	}
 	w.Unmatched = slices.DeleteFunc(rules, func(rule string) bool { return matched[rule] })
 	return w

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -282,6 +283,23 @@ func TestExistingParametersAloneAreLoaded(t *testing.T) {
 	}
 	if !bytes.Equal(torch.Bytes(nn.State(m)[1].Tensor()), f32("", 3).Data) {
 		t.Error("body.0.bias is not what the file has")
+	}
+}
+
+// TestUnfilledParametersAreNotInitialised: values that a file replaces are not drawn, others are.
+func TestUnfilledParametersAreNotInitialised(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	m := classifier(4)
+	defer nn.Free(m)
+	drawn := map[string]bool{}
+	for _, p := range nn.State(m) {
+		p.SetInit(func(c *torch.Ctx, t *torch.Tensor) { drawn[p.Name] = true; c.Zero_(t) })
+	}
+	o := nn.WeightsConfig{Skip: []string{"fc.bias"}, Unfilled: true}
+	must.Get(nn.CheckWeights(write(t, state("", 4)...), m, o))(t)
+	nn.Materialise(c, nn.State(m), 1)
+	if want := map[string]bool{"body.1.num_batches_tracked": true, "fc.bias": true}; !maps.Equal(drawn, want) {
+		t.Errorf("drawn are %v, want %v", drawn, want)
 	}
 }
 

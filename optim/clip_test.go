@@ -71,7 +71,7 @@ func TestClippingWhatIsNotFiniteTouchesNothing(t *testing.T) {
 		setGrads(c, model, 0)
 		c.Fill_(c.GradOf(model[4].Tensor()), bad)
 		before := torch.Bytes(c.GradOf(model[0].Tensor()))
-		norm, err := optim.Clip(c, model, 1)
+		norm, err := clip(c, model, 1)
 		if !errors.Is(err, optim.ErrNotFinite) || !strings.HasPrefix(err.Error(), "optim: ") {
 			t.Errorf("%v: got %v", bad, err)
 		}

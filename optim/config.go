@@ -7,11 +7,16 @@ import (
 	"slices"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/gradnorm"
 	"penstock.example/nn"
 )
 
 // ConfigError is returned for an invalid setting.
 type ConfigError = arg.ConfigError
+
+// ErrNotFinite is the error of clipping gradients with infinite or NaN elements. Gradients are then
+// unchanged.
+var ErrNotFinite = gradnorm.ErrNotFinite
 
 // Config holds the hyperparameters of all optimizers, with PyTorch's names. It is an error to set one
 // that the optimizer does not have.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/gradnorm"
 	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -151,4 +152,14 @@ func differ(t *testing.T, what string, got, want map[string]string) {
 			t.Errorf("%s: %s differs", what, name)
 		}
 	}
+}
+
+// clip clips gradients on one device. It returns the norm before clipping.
+func clip(c *torch.Ctx, params []nn.NamedParam, most float64) (norm float64, err error) {
+	norm = gradnorm.Global(gradnorm.Squared(c, params))
+	factor, err := gradnorm.ClipFactor(norm, most)
+	if err == nil {
+		gradnorm.Scale(c, params, factor)
+	}
+	return norm, err
 }

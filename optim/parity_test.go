@@ -100,7 +100,7 @@ func TestClippingIsThatOfPyTorch(t *testing.T) {
 			for _, p := range params {
 				p.Tensor().SetGradOf(read("grad." + p.Name))
 			}
-			norm := must.Get(optim.Clip(c, params, row.Args.MaxNorm))(t)
+			norm := must.Get(clip(c, params, row.Args.MaxNorm))(t)
 			if math.Abs(norm-row.Norm) > 1e-6*row.Norm {
 				t.Errorf("the norm is %v, want %v", norm, row.Norm)
 			}

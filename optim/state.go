@@ -1,12 +1,15 @@
 package optim
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
 	"penstock.example/nn"
+	"penstock.example/safetensors"
 	"penstock.example/torch"
 )
 
@@ -110,4 +113,203 @@ func (o *optimizer) Steps() map[string]int64 {
 func (o *optimizer) Close() {
 	free(o.state)
 	o.state = nil
+}
+
+// Update is an update whose memory Optimizer.Prepare has allocated. It belongs to the goroutine of
+// Prepare's context. Until Drop the context must stay open, and nothing else may update the parameters or
+// free their gradients.
+type Update interface {
+	// Apply updates the parameters that had a gradient in Prepare, with their current gradients and the
+	// current rate. It is called at most once, and needs no more memory. If an operator fails, earlier
+	// parameters are updated and counted, later ones are unchanged. The parameter itself is not counted
+	// and may be half updated.
+	Apply()
+	// Drop frees the temporaries, and new state that was not applied. It is idempotent.
+	Drop()
+}
+
+// Need is the bytes that an update allocates: State stays, Scratch is freed after the update.
+type Need struct{ State, Scratch int64 }
+
+// prepared is an Update of an optimizer.
+type prepared struct {
+	o       *optimizer
+	c       *torch.Ctx
+	parts   []part
+	idle    []string      // parameters without a gradient
+	scratch *torch.Tensor // bytes for the temporaries of one parameter
+}
+
+// part is a parameter with a gradient.
+type part struct {
+	nn.NamedParam
+	memory *memory // with all slots
+	fresh  bool    // the optimizer does not have memory yet
+}
+
+func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
+	slots := int64(len(o.rule.slots()))
+	for _, p := range params {
+		if o.known(p.Name).fresh() {
+			n.State += slots * p.Bytes()
+		}
+		rule, _ := o.ruleOf(p.Name)
+		n.Scratch = max(n.Scratch, int64(rule.temporaries())*p.Bytes())
+	}
+	return n
+}
+
+func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
+	u := &prepared{o: o, c: c}
+	mark, done := c.Mark(), false
+	defer func() {
+		if c.Release(mark); !done {
+			u.Drop()
+		}
+	}()
+	c.NoGrad(func() {
+		var updated []nn.NamedParam
+		for _, p := range params {
+			t, m := p.Tensor(), o.known(p.Name)
+			if !t.HasGrad() {
+				u.idle = append(u.idle, p.Name)
+				continue
+			}
+			fresh := m.fresh()
+			if fresh {
+				m = &memory{slots: []*torch.Tensor{}}
+			}
+			u.parts, updated = append(u.parts, part{p, m, fresh}), append(updated, p)
+			for len(m.slots) < len(o.rule.slots()) {
+				m.slots = append(m.slots, c.Keep(c.Op("aten::zeros_like", t)))
+			}
+		}
+		u.scratch = c.Keep(c.Empty(torch.Uint8, o.Need(updated).Scratch))
+	})
+	done = true
+	return u
+}
+
+func (u *prepared) Apply() {
+	u.c.NoGrad(func() {
+		u.c.Unlimited(func() {
+			for i := range u.parts {
+				u.apply(&u.parts[i])
+			}
+		})
+	})
+	for _, name := range u.idle { // they are listed without updates
+		if u.o.known(name) == nil {
+			u.o.remember(name, &memory{})
+		}
+	}
+}
+
+// apply updates one parameter. The optimizer then owns its state.
+func (u *prepared) apply(p *part) {
+	mark := u.c.Mark()
+	defer func() { u.c.Release(mark) }()
+	t, m := p.Tensor(), p.memory
+	rule, scale := u.o.ruleOf(p.Name)
+	rule.update(u.c, t, u.c.GradOf(t), m.slots, m.steps+1, u.temporaries(t, rule.temporaries()), scale*u.o.lr)
+	m.steps++
+	u.o.remember(p.Name, m)
+	p.fresh = false
+}
+
+// temporaries returns views of the scratch memory with a parameter's shape.
+func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
+	out := make([]*torch.Tensor, count)
+	n := p.Numel() * p.DType().Size()
+	for i := range out {
+		bytes := u.c.Narrow(u.scratch, 0, int64(i)*n, n)
+		out[i] = u.c.Reshape(u.c.Op("aten::view.dtype", bytes, p.DType()), p.Shape()...)
+	}
+	return out
+}
+
+func (u *prepared) Drop() {
+	for _, p := range u.parts {
+		if p.fresh {
+			torch.FreeAll(p.memory.slots)
+		}
+	}
+	u.scratch.Free()
+	u.parts, u.idle, u.scratch = nil, nil, nil
+}
+
+func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
+	places []Placement) (err error) {
+	if o.state == nil {
+		return errors.New("optim: load after Close")
+	}
+	loaded, saved, counts := map[string]*memory{}, map[string]safetensors.Tensor{}, maps.Clone(steps)
+	defer func() {
+		if err != nil {
+			free(loaded)
+			err = fmt.Errorf("optim: load: %w", err)
+		}
+	}()
+	for _, t := range tensors {
+		if _, twice := saved[t.Name]; twice {
+			return fmt.Errorf("%q is there twice", t.Name)
+		}
+		saved[t.Name] = t
+	}
+	for _, place := range places {
+		if len(saved)+len(steps) == 0 {
+			break
+		}
+		if err := o.read(loaded, saved, counts, place); err != nil {
+			return err
+		}
+	}
+	if len(counts)+len(saved) > 0 {
+		return fmt.Errorf("state of no parameter of the model under this optimizer: steps %q, tensors %q",
+			slices.Sorted(maps.Keys(counts)), slices.Sorted(maps.Keys(saved)))
+	}
+	free(o.state)
+	o.state = loaded
+	return nil
+}
+
+// read moves the state of a place's parameters from saved and counts to loaded. If it fails, loaded has what
+// was allocated.
+func (o *optimizer) read(loaded map[string]*memory, saved map[string]safetensors.Tensor,
+	counts map[string]int64, place Placement) error {
+	c := torch.NewCtx(torch.Options{Device: place.Device})
+	defer c.Close()
+	for _, p := range place.Params {
+		n, ok := counts[p.Name]
+		if !ok || n < 0 {
+			return fmt.Errorf("no count of steps for parameter %q, or it is placed twice", p.Name)
+		}
+		delete(counts, p.Name)
+		m := &memory{steps: n}
+		loaded[p.Name] = m
+		if n == 0 {
+			continue // no tensors before the first update
+		}
+		m.slots = []*torch.Tensor{}
+		for _, slot := range o.rule.slots() {
+			name := stateName(slot, p.Name)
+			t, ok := saved[name]
+			if !ok {
+				return fmt.Errorf("no tensor %q", name)
+			}
+			if dtype := torch.FileDType(p.DType()); t.DType != dtype || !slices.Equal(t.Shape, p.Shape()) {
+				return fmt.Errorf("%q is %v%v, the parameter is %v%v", name, t.DType, t.Shape, dtype,
+					p.Shape())
+			}
+			delete(saved, name)
+			if err := t.Load(func(b []byte) error {
+				return torch.Try(func() {
+					m.slots = append(m.slots, c.Keep(torch.FromBytes(c, b, p.DType(), p.Shape())))
+				})
+			}); err != nil {
+				return fmt.Errorf("%q: %w", name, err)
+			}
+		}
+	}
+	return nil
 }

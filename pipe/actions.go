@@ -68,8 +68,13 @@ func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).forward)
 	xs, skips := state.execution.Take(state.execution.Units())
 	state.sent = xs
-	if r.loss != nil && r.last(a.Stage) {
-		r.readLoss(c, state)
+	if each := r.batch.Each; r.last(a.Stage) && (r.loss != nil || each != nil) {
+		if each == nil {
+			r.readLoss(c, state)
+		} else {
+			c.Synchronize()
+			each(r.parts[a.MicroBatch].start, xs)
+		}
 		torch.FreeAll(xs)
 		state.sent = nil
 	}

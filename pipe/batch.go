@@ -15,8 +15,12 @@ type Batch struct {
 	// Step is the number of the step, which with Config.Seed seeds dropout. Nil is one more than the
 	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
 	Step     *int64
-	Training bool           // makes Infer run the layers as in training; other calls ignore it
-	Extras   map[string]any // values that are no tensors, for every layer and micro-batch
+	Training bool // makes Infer run the layers as in training; other calls ignore it
+	// Each makes Infer gather no output, which would be the whole batch's. Infer calls it on the last
+	// stage's worker with the output of each micro-batch, whose rows begin with row first of the batch,
+	// in order. The output is freed after the call. Other calls ignore Each.
+	Each   func(first int64, output []*torch.Tensor)
+	Extras map[string]any // values that are no tensors, for every layer and micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Until then
 	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
 	// Accumulate sums the gradients, and all replicas take the buffers of replica 0.

@@ -20,7 +20,7 @@ func newLinear(in, out int64) *linear {
 
 func (l *linear) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	y := c.Linear(x, l.weight.Tensor(), l.bias.Tensor())
-	z := c.ReLU(y)
+	z := c.Op("penstock::relu", y)
 	y.Free()
 	return z
 }

@@ -44,7 +44,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 		"sum": func() *nn.Sequential {
 			sum := layer(func(c *nn.Ctx,
 				x *torch.Tensor) *torch.Tensor {
-				return c.SumDim(x, []int64{2, 3}, false)
+				return c.Op("aten::sum.dim_IntList", x, []int64{2, 3}, false)
 			})
 			return nn.NewSequential(append(head(), sum, nn.NewLinear(2, 3))...)
 		},
@@ -172,7 +172,7 @@ const gapCount = 11
 // their input.
 func (m *randomNet) gap(k int) {
 	beside := func(c *nn.Ctx, x *torch.Tensor, dim int64) *torch.Tensor {
-		return c.Cat([]*torch.Tensor{x, c.Detach(c.Tanh(x))}, dim)
+		return c.Cat([]*torch.Tensor{x, c.Detach(c.Op("aten::tanh", x))}, dim)
 	}
 	part := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Narrow(beside(c, x, 3), 3, 3, 6) }
 	interleaved := func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { // every second column
@@ -195,7 +195,7 @@ func (m *randomNet) gap(k int) {
 		})
 	case 5: // of the gradient alone: that of each part of a Cat
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			both := c.Tanh(beside(c, x, 3))
+			both := c.Op("aten::tanh", beside(c, x, 3))
 			return c.Mul(c.Narrow(both, 3, 0, 6), c.Narrow(both, 3, 6, 6))
 		})
 	case 6: // likewise, of what is padded
@@ -205,7 +205,7 @@ func (m *randomNet) gap(k int) {
 		})
 	case 7: // likewise, of two uses
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			both := c.Cat([]*torch.Tensor{x, c.Tanh(x), c.Transpose(x, 2, 3)}, 3)
+			both := c.Cat([]*torch.Tensor{x, c.Op("aten::tanh", x), c.Transpose(x, 2, 3)}, 3)
 			return c.Narrow(c.Op("aten::silu", both), 3, 5, 6)
 		})
 	case 8: // of the elements of a tuple, of which one stands there twice
@@ -265,7 +265,7 @@ func TestLayersSeeTheRun(t *testing.T) {
 		defer mu.Unlock()
 		notes = append(notes, note{c.MicroBatch, c.MicroBatches, c.Training, c.Checkpointing, c.Recomputing,
 			c.Grad()})
-		return c.Tanh(x)
+		return c.Op("aten::tanh", x)
 	}))
 	defer nn.Free(model)
 	forward := func(i int, checkpointing, recorded bool) note {

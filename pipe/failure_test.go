@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -26,7 +27,7 @@ func (s *saboteur) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	if s.when != nil && s.when(c) {
 		return s.how(c, x)
 	}
-	return c.Tanh(x)
+	return c.Op("aten::tanh", x)
 }
 
 func sabotaged(s *saboteur) *nn.Sequential {
@@ -75,17 +76,14 @@ func TestFailureAtEveryPoint(t *testing.T) {
 							nn.ZeroGrads(model)
 							return p.Step(context.Background(), b, loss)
 						}
-						before, err := step()
-						if err != nil {
-							t.Fatal(err)
-						}
+						before := must.Get(step())(t)
 						nn.ZeroGrads(model)
 						live := liveBytes(3)
 						s.when = func(c *nn.Ctx) bool {
 							return c.MicroBatch == microBatch &&
 								c.Recomputing == recomputing
 						}
-						_, err = step()
+						_, err := step()
 						var e *pipe.Error
 						if !errors.As(err, &e) {
 							t.Fatalf("got %v, want a *pipe.Error", err)
@@ -151,13 +149,10 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0))}
 	seen := map[string]bool{}
 	for extra := int64(0); extra < 40000; extra += 64 {
-		run, err := p.Forward(context.Background(), b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		g := c.OnesLike(run.Output()[0])
+		run := must.Get(p.Forward(context.Background(), b))(t)
+		g := c.Op("aten::ones_like", run.Output()[0])
 		torch.CPU(1).SetLimit(torch.CPU(1).Memory().Live + extra + 1)
-		err = run.Backward(context.Background(), g)
+		err := run.Backward(context.Background(), g)
 		torch.CPU(1).SetLimit(0)
 		nn.ZeroGrads(model)
 		if err == nil {
@@ -284,12 +279,12 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 		var limit func()
 		pair := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.MulScalar(xs[0], 2),
-				c.Mul(c.SumDim(xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
+				c.Mul(c.Op("aten::sum.dim_IntList", xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
 		})
 		join := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			limit()
-			return []*torch.Tensor{c.Add(c.SumDim(xs[0], []int64{1}, true),
-				c.SumDim(xs[1], []int64{1}, true))}
+			return []*torch.Tensor{c.Add(c.Op("aten::sum.dim_IntList", xs[0], []int64{1}, true),
+				c.Op("aten::sum.dim_IntList", xs[1], []int64{1}, true))}
 		})
 		model := nn.NewSequential(nn.NewLinear(8, 8), pair, join)
 		p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 2, Checkpoint: pipe.Never})
@@ -327,7 +322,7 @@ func TestFailureEndsWaitsOnLinks(t *testing.T) {
 			if fails {
 				panic(wrong)
 			}
-			return c.Tanh(x)
+			return c.Op("aten::tanh", x)
 		})
 		model := nn.NewSequential(nn.NewLinear(4, 4), middle, nn.NewLinear(4, 3))
 		p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 3})

@@ -30,7 +30,7 @@ type tanh struct{ *linear }
 
 func (l tanh) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	y := c.Linear(x, l.weight.Tensor(), l.bias.Tensor())
-	z := c.Tanh(y)
+	z := c.Op("aten::tanh", y)
 	y.Free()
 	return z
 }
@@ -93,8 +93,7 @@ func TestLimitIsEnforced(t *testing.T) {
 func planned(t *testing.T) map[string]problem {
 	build := func(name string, o models.Options) func() *nn.Sequential {
 		return func() *nn.Sequential {
-			m := must.Get(models.New(name, o))(t)
-			return m
+			return must.Get(models.New(name, o))(t)
 		}
 	}
 	const rows = 6
@@ -240,15 +239,12 @@ func TestOptimalStagesStayWithinTheirBudgets(t *testing.T) {
 func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budget ...int64) pipe.Config,
 	stages int, shares ...float64) {
 	t.Helper()
-	unbound, err := q.planned(config(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	unbound := must.Get(q.planned(config(0)))(t)
 	var least []int64
 	for at, s := range unbound.plans {
 		budget := make([]int64, stages)
 		budget[at] = s.Base + 1
-		_, err = q.planned(config(budget...))
+		_, err := q.planned(config(budget...))
 		var short *plan.MemoryError
 		if !errors.As(err, &short) || short.Stages[0].Stage != at {
 			t.Fatalf("stage %d with %d bytes: %v", at, s.Base+1, err)
@@ -388,12 +384,9 @@ func TestMeasuringKeepsTheLeastLimit(t *testing.T) {
 					Target: pipe.Rows(c.Zeros(torch.Int64, target...))}
 				defer device.SetLimit(0)
 				planned := func(limit int64) (most int64, err error) {
-					p, err := pipe.Open(model,
+					p := must.Get(pipe.Open(model,
 						pipe.Config{Balance: []int{len(model.Layers())}, Chunks: chunks,
-							Checkpoint: pipe.Optimal, Seed: 1})
-					if err != nil {
-						t.Fatal(err)
-					}
+							Checkpoint: pipe.Optimal, Seed: 1}))(t)
 					defer p.Close()
 					device.SetLimit(limit)
 					device.ResetPeak()

@@ -105,12 +105,9 @@ func scaledRun(t *testing.T, s *optim.Scaler, autocast torch.Autocast, maxNorm f
 		if s != nil {
 			b.LossScale = s.Factor()
 		}
-		result, err := p.Step(context.Background(), b, squares{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := must.Get(p.Step(context.Background(), b, squares{}))(t)
 		losses = append(losses, result.Loss)
-		updated := true
+		updated, err := true, error(nil)
 		switch {
 		case s != nil:
 			_, updated, err = p.UpdateScaled(context.Background(), o, s, maxNorm)
@@ -358,6 +355,43 @@ func TestPredictedPeaksOfAdapters(t *testing.T) {
 			for _, d := range must.Get(q.planned(cfg))(t).plans {
 				cfg.Budget = append(cfg.Budget, d.Base+(d.Peak-d.Base)*3/4)
 			}
+		}
+	}
+}
+
+// Frozen layers before the first adapter keep nothing: with adapters on the last block alone a step takes
+// as many bytes with one block before it as with five.
+func TestFrozenBlocksKeepNothing(t *testing.T) {
+	const rows, dim = 4, 24
+	peak := func(t *testing.T, blocks int, layers string, policy pipe.Checkpoint) int64 {
+		device, m := torch.CPU(0), nn.NewSequential()
+		before := device.Memory().Live
+		for i := range blocks {
+			m.Add(fmt.Sprint(i), nn.NewTransformerBlock(dim, 2, 0))
+		}
+		must.Do(t, nn.AddLoRA(m, nn.LoRA{Rank: 2, Alpha: 4, Layers: []string{layers}}))
+		p := started(t, m, pipe.Config{Checkpoint: policy})
+		c := torch.NewCtx(torch.Options{})
+		defer c.Close()
+		x := c.Randn(rows, 10, dim)
+		for range 2 { // the first step measures, and makes the gradients
+			device.ResetPeak()
+			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
+			must.Do(t, err)
+		}
+		for _, q := range nn.State(m) {
+			before += q.Bytes()
+		}
+		return device.Memory().Peak - before
+	}
+	for _, policy := range []pipe.Checkpoint{pipe.Never, pipe.Always, pipe.Optimal} {
+		torchtest.Check(t)
+		two, six := peak(t, 2, "1.*", policy), peak(t, 6, "5.*", policy)
+		if two != six {
+			t.Errorf("%s: %d bytes with one block before the last, %d with five", policy, two, six)
+		}
+		if all := peak(t, 6, "*", policy); all <= six {
+			t.Errorf("%s: %d bytes with adapters on all blocks, %d on the last", policy, all, six)
 		}
 	}
 }

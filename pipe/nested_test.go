@@ -51,7 +51,7 @@ func (l *caller) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	if f := l.call.Load(); f != nil {
 		(*f)(c)
 	}
-	return c.Tanh(x)
+	return c.Op("aten::tanh", x)
 }
 
 // callingLoss is the mean of the squares, and calls somebody first.
@@ -97,14 +97,9 @@ func newNest(t *testing.T, cfg pipe.Config) *nest {
 	n.model = nn.NewSequential(nn.NewLinear(4, 4), n.plain, nn.NewLinear(4, 4),
 		nn.Checkpointed(n.recomputed), nn.NewLinear(4, 4), deep)
 	cfg.Balance, cfg.Chunks = []int{2, 4}, 2
-	p, err := pipe.New(n.model, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(n.model, cfg))(t)
 	n.p = p
-	if n.sgd, err = optim.SGD(optim.Config{LR: 0.1}); err != nil {
-		t.Fatal(err)
-	}
+	n.sgd = must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
 	c := torch.NewCtx(torch.Options{Threads: 1})
 	last := torch.NewCtx(torch.Options{Threads: 1, Device: p.Stages()[1].Device})
 	n.batch = pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(last, 1))}
@@ -116,9 +111,7 @@ func newNest(t *testing.T, cfg pipe.Config) *nest {
 		last.Close()
 		c.Close()
 	})
-	if n.open, err = p.Forward(context.Background(), n.batch); err != nil {
-		t.Fatal(err)
-	}
+	n.open = must.Get(p.Forward(context.Background(), n.batch))(t)
 	return n
 }
 
@@ -290,14 +283,11 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	model := nn.NewSequential(nn.NewLinear(4, 4), first, nn.Checkpointed(second))
 	p := started(t, model, pipe.Config{Balance: []int{2, 1}, Chunks: 4, Checkpoint: pipe.Always})
 	x := pipe.Batch{Input: b.Input, Target: b.Target}
-	before, err := p.Step(ctx, x, squares{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must.Get(p.Step(ctx, x, squares{}))(t)
 	first.on(run)
 	second.on(run)
 	var after pipe.Result
-	err = within(func() (err error) { after, err = p.Step(ctx, x, callingLoss{call: run}); return err })
+	err := within(func() (err error) { after, err = p.Step(ctx, x, callingLoss{call: run}); return err })
 	if err != nil || after.Loss != before.Loss {
 		t.Errorf("loss %v, %v; without inner runs %v", after.Loss, err, before.Loss)
 	}
@@ -379,10 +369,7 @@ func TestConcurrentRuns(t *testing.T) {
 		c := torch.NewCtx(torch.Options{Threads: 1})
 		for g := range goroutines {
 			for kind := range 3 {
-				var err error
-				if want[g][kind], err = once(c, g, kind); err != nil {
-					t.Fatal(err)
-				}
+				want[g][kind] = must.Get(once(c, g, kind))(t)
 			}
 		}
 		for _, q := range nn.Params(model) {

@@ -239,15 +239,12 @@ func TestPeaksOfAllOrders(t *testing.T) {
 				}
 				return c
 			}
-			unbound, err := q.planned(config())
-			if err != nil {
-				t.Fatal(err)
-			}
+			unbound := must.Get(q.planned(config()))(t)
 			var low []int64
 			for _, d := range unbound.plans {
 				low = append(low, d.Base+1)
 			}
-			_, err = q.planned(config(low...))
+			_, err := q.planned(config(low...))
 			var short *plan.MemoryError
 			if !errors.As(err, &short) || len(short.Stages) != len(unbound.plans) {
 				t.Fatalf("with %v bytes: %v", low, err)
@@ -353,11 +350,8 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 					}
 					return plan, nil
 				}
-				unbound, err := run(0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = run(unbound.Devices[0].Base + 1)
+				unbound := must.Get(run(0))(t)
+				_, err := run(unbound.Devices[0].Base + 1)
 				var short *plan.MemoryError
 				if !errors.As(err, &short) {
 					t.Fatal(err)
@@ -393,11 +387,8 @@ func TestLeastWithAPrologue(t *testing.T) {
 			budget[last] = bytes
 			return pipe.Config{Balance: balance, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget}
 		}
-		unbound, err := q.planned(config(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = q.planned(config(unbound.plans[last].Base + 1))
+		unbound := must.Get(q.planned(config(0)))(t)
+		_, err := q.planned(config(unbound.plans[last].Base + 1))
 		least := shortages(t, err).Least()
 		if _, err := q.planned(config(least)); err != nil {
 			t.Errorf("%v: with %d bytes: %v", balance, least, err)

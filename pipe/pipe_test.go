@@ -90,6 +90,17 @@ func TestInfer(t *testing.T) {
 			t.Errorf("%d rows: got %v", rows, got)
 		}
 		got.Free()
+		var each []byte
+		result := must.Get(p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x),
+			Each: func(first int64, output []*torch.Tensor) {
+				if int64(len(each)) != first*8 || len(output) != 1 {
+					t.Errorf("%d rows: an output of %d tensors from row %d", rows, len(output), first)
+				}
+				each = append(each, torch.Bytes(output[0])...)
+			}}))(t)
+		if !bytes.Equal(each, want) || result.Output != nil {
+			t.Errorf("%d rows: Each gets other outputs, or they are gathered: %v", rows, result.Output)
+		}
 	}
 	if d := before.differs(snapshot(model, nil, gradient)); d != "" {
 		t.Errorf("evaluation changed %s", d)
@@ -130,11 +141,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		Record: true})
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
-	result, err := p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := must.Get(p.Step(context.Background(),
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}))(t)
 	if err := result.Timeline.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -172,7 +180,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		t.Errorf("%v left %d bytes, and the device has %d", last.Action, last.Live, live)
 	}
 	p.SetRecord(false)
-	if result, err = p.Step(context.Background(),
+	if result, err := p.Step(context.Background(),
 		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),
 			Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}); err != nil || result.Timeline != nil {
 		t.Errorf("got %v, %v", result.Timeline, err)
@@ -226,7 +234,7 @@ func TestNoChunk(t *testing.T) {
 			}}
 		q.model = func() *nn.Sequential {
 			return nn.NewSequential(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				return []*torch.Tensor{xs[0], c.Tanh(xs[1]), xs[2], xs[3]}
+				return []*torch.Tensor{xs[0], c.Op("aten::tanh", xs[1]), xs[2], xs[3]}
 			}),
 				tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					y := c.Mul(c.Op("aten::mm", xs[1], xs[0]), xs[2])
@@ -254,7 +262,7 @@ func TestExtras(t *testing.T) {
 				if n := c.Extras["names"].([]string); !slices.Equal(n, []string{"a", "b"}) {
 					panic(fmt.Sprint("names are ", n))
 				}
-				return c.Tanh(c.MulScalar(x, c.Extras["scale"].(float64)))
+				return c.Op("aten::tanh", c.MulScalar(x, c.Extras["scale"].(float64)))
 			})
 		}
 		return nn.NewSequential(nn.NewLinear(3, 3), use(), nn.NewLinear(3, 3), use())
@@ -284,7 +292,7 @@ func ofRows(rows int64) trial {
 				x *torch.Tensor) *torch.Tensor {
 				c.Stash("a",
 					x)
-				return c.Tanh(x)
+				return c.Op("aten::tanh", x)
 			}, "a"), nn.NewLinear(4, 4),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
 		}}
@@ -329,7 +337,7 @@ func TestBatchSaysWhatToDo(t *testing.T) {
 	freed.Free()
 	number := c.Ones(torch.Float32)
 	c.SetGrad(true)
-	graph := c.ReLU(normal(4, 4)(c, 0).SetRequiresGrad(true))
+	graph := c.Op("penstock::relu", normal(4, 4)(c, 0).SetRequiresGrad(true))
 	c.SetGrad(false)
 	rows := pipe.Rows
 	for _, row := range []struct {

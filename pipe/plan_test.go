@@ -77,9 +77,7 @@ func TestGivenPlan(t *testing.T) {
 			t.Fatalf("%s, 2 micro-batches: %v", name, err)
 		}
 		cfg.Checkpoint, cfg.Budget = pipe.Never, nil
-		if want, err = short.planned(cfg); err != nil {
-			t.Fatal(err)
-		}
+		want = must.Get(short.planned(cfg))(t)
 		if d := want.differs(fewer.record); d != "" {
 			t.Errorf("%s: %s", name+", 2 micro-batches", d)
 		}
@@ -100,10 +98,9 @@ worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
 worker 1: 0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 1B1 1B1>0
 `
 	parsed := func(from, to string) *plan.Plan {
-		p := must.Get(plan.Parse(strings.ReplaceAll(text, from, to)))(t)
-		return p
+		return must.Get(plan.Parse(strings.ReplaceAll(text, from, to)))(t)
 	}
-	swapped, err := plan.Parse(`device cpu:1
+	swapped := must.Get(plan.Parse(`device cpu:1
 device cpu:0
 stage 0 device=cpu:0 layers=4 policy=never
   0 S0 L B0
@@ -112,10 +109,7 @@ stage 1 device=cpu:1 layers=5 policy=never
 program whole stages=2 micro-batches=1
 worker 0: 0>1F0 1F0 1B0 1B0>0
 worker 1: 0F0 0F0>1 1>0B0 0B0
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
+`))(t)
 	broken := parsed("cpu:0", "cpu:0")
 	broken.Stages[0].MicroBatches[0].Ops = nil
 	for want, cfg := range map[string]pipe.Config{
@@ -258,15 +252,12 @@ func TestAllShortagesAreTold(t *testing.T) {
 		return pipe.Config{Balance: []int{4, 2, 3}, Chunks: 3, Checkpoint: pipe.Optimal, Seed: 1,
 			Budget: budget}
 	}
-	unbound, err := q.planned(config(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	unbound := must.Get(q.planned(config(0)))(t)
 	var bases []int64
 	for _, s := range unbound.plans {
 		bases = append(bases, s.Base)
 	}
-	_, err = q.planned(config(bases...))
+	_, err := q.planned(config(bases...))
 	short := shortages(t, err)
 	var least []int64
 	for i, s := range short.Stages {
@@ -320,10 +311,7 @@ func TestParametersBeyondABudget(t *testing.T) {
 	if n := torch.CPU(0).Memory().Live + torch.CPU(1).Memory().Live; n != 0 {
 		t.Errorf("%d bytes are live", n)
 	}
-	p, err := pipe.New(model, config(first, second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.New(model, config(first, second)))(t)
 	p.Close()
 	nn.Free(model)
 
@@ -339,9 +327,7 @@ func TestParametersBeyondABudget(t *testing.T) {
 	cfg.Devices, cfg.Checkpoint, cfg.Budget = []torch.Device{torch.CPU(5), torch.CPU(5)}, pipe.Never, nil
 	torch.CPU(5).SetLimit(4 * (6*4 + 4*4 + 4 + 4 + 4))
 	defer torch.CPU(5).SetLimit(0)
-	if p, err = pipe.New(model, cfg); err != nil {
-		t.Fatal(err)
-	}
+	p = must.Get(pipe.New(model, cfg))(t)
 	p.Close()
 	nn.Free(model)
 }

@@ -29,7 +29,7 @@ func everything() *nn.Sequential {
 	first.Stashes("skip")
 	first.f = func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		y := c.PlainLinear(xs[0], w.Tensor(), nil)
-		c.Stash("skip", c.Tanh(y))
+		c.Stash("skip", c.Op("aten::tanh", y))
 		return []*torch.Tensor{c.Argmax(y, 1), y}
 	}
 	w2 := &call{}
@@ -54,8 +54,7 @@ func TestBackwardRetained(t *testing.T) {
 		x := normal(7, 4)(c, 0).SetRequiresGrad(true)
 		g, h := normal(7, 4)(c, 1), normal(7, 4)(c, 2)
 		forward := func() *pipe.Run {
-			run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: new(int64(3))}))(t)
-			return run
+			return must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: new(int64(3))}))(t)
 		}
 		record := func() map[string][]byte {
 			out := map[string][]byte{"input": torch.Bytes(c.GradOf(x))}
@@ -127,8 +126,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 	defer c.Close()
 	x, g, ctx := whole(c, 1, 4, 3), whole(c, 2, 4, 3), context.Background()
 	forward := func() *pipe.Run {
-		run := must.Get(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
-		return run
+		return must.Get(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
 	}
 	closed := "this run is closed; before its one Backward use BackwardRetained"
 	cancelled, cancel := context.WithCancel(ctx)
@@ -280,10 +278,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 		begin := func(cfg pipe.Config) updated {
 			cfg.Seed, cfg.Chunks = 5, 2
 			p := must.Get(pipe.New(tiedTower(widths), cfg))(t)
-			o, err := optim.New(names[which], configs[which])
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must.Get(optim.New(names[which], configs[which]))(t)
 			return updated{p, o}
 		}
 		end := func(u updated) { u.p.Close(); u.o.Close(); nn.Free(u.p.Model()) }

@@ -63,6 +63,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 // plannedRun is a training run with its plan, within a call that was entered. loss is nil for
 // Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
+	b.Each = nil
 	if loss == nil {
 		b.Target = nil
 	}
@@ -247,7 +248,7 @@ func (run *Run) Close() {
 // forwardAll runs the forward half of a plan and gathers the outputs.
 func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timeline, error) {
 	r.open(plan)
-	r.gathers = true
+	r.gathers = r.batch.Each == nil
 	timeline, err := r.execute(ctx, plan.programs[schedule.ForwardOnly]())
 	r.gathers = false
 	if err != nil {
@@ -260,10 +261,9 @@ func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timelin
 // Inference is the result of Infer.
 type Inference struct {
 	// Output is the model's output for the whole batch, on the last device, in the process of the
-	// last stage. The caller frees it.
-	Output       []*torch.Tensor
-	MicroBatches int
-	Timeline     *schedule.Timeline // if Config.Record is set
+	// last stage; nil with Batch.Each. The caller frees it.
+	Output   []*torch.Tensor
+	Timeline *schedule.Timeline // if Config.Record is set
 }
 
 // Infer runs the model forward without gradients, in evaluation mode unless b.Training is set. A
@@ -288,5 +288,5 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error)
 	if err != nil {
 		return Inference{}, err
 	}
-	return Inference{r.outputs, len(r.parts), timeline}, nil
+	return Inference{r.outputs, timeline}, nil
 }

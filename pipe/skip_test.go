@@ -27,7 +27,7 @@ func TestSkips(t *testing.T) {
 	add := func(names ...string) nn.Layer {
 		return popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			for _, n := range names {
-				x = c.Add(c.Tanh(x), c.Pop(n))
+				x = c.Add(c.Op("aten::tanh", x), c.Pop(n))
 			}
 			return x
 		}, names...)
@@ -35,7 +35,7 @@ func TestSkips(t *testing.T) {
 	stash := func(names ...string) nn.Layer {
 		return stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			for _, n := range names {
-				x = c.Tanh(x)
+				x = c.Op("aten::tanh", x)
 				c.Stash(n, x)
 			}
 			return x
@@ -91,7 +91,7 @@ func TestSkips(t *testing.T) {
 				} else {
 					c.Stash("a", nil)
 				}
-				return c.Tanh(x)
+				return c.Op("aten::tanh", x)
 			}, "a"), conv(), popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				skip := c.Pop("a")
 				if (skip == nil) != (c.MicroBatch%2 == 1) {
@@ -134,7 +134,7 @@ func TestSkips(t *testing.T) {
 // tied is a language model in small: the embedding's weight is that of the head, and where there is
 // a middle, of that as well.
 func tied(middle, frozen bool) *nn.Sequential {
-	e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+	e := nn.NewEmbedding(6, 4)
 	if frozen {
 		e.Weight.SetTrainable(false)
 	}
@@ -147,7 +147,7 @@ func tied(middle, frozen bool) *nn.Sequential {
 	model := nn.NewSequential(e, nn.NewLinear(4, 4))
 	if middle {
 		model.Add("middle", use(func(c *nn.Ctx, x, w *torch.Tensor) *torch.Tensor {
-			return c.Tanh(c.Matmul(c.PlainLinear(x, w, nil), w))
+			return c.Op("aten::tanh", c.Matmul(c.PlainLinear(x, w, nil), w))
 		}))
 	}
 	return model.Add("norm", nn.NewLayerNorm([]int64{4}, nn.NormConfig{})).Add("head",
@@ -239,7 +239,7 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 	torchtest.Check(t)
 	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 2)}} {
 		fail := false
-		e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
+		e := nn.NewEmbedding(6, 4)
 		head := &call{}
 		head.p = head.Share("weight", e.Weight)
 		head.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -309,7 +309,7 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 				out = append(out, xs[0])
 				for i, x := range out {
 					if x.DType().IsFloat() {
-						out[i] = c.Tanh(x)
+						out[i] = c.Op("aten::tanh", x)
 					}
 				}
 				return out
@@ -355,7 +355,7 @@ func TestOutputsWithOtherRows(t *testing.T) {
 		},
 		"one row": func(c *nn.Ctx,
 			x *torch.Tensor) *torch.Tensor {
-			return c.SumDim(x, []int64{0}, true)
+			return c.Op("aten::sum.dim_IntList", x, []int64{0}, true)
 		},
 		"as many as came": func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x },
 	} {

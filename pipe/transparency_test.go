@@ -192,14 +192,11 @@ func (q problem) raise(t test, cfg *pipe.Config) {
 func (q problem) shortages(t test, cfg pipe.Config) (short *plan.MemoryError) {
 	model := q.model()
 	defer nn.Free(model)
-	p, err := pipe.Open(model, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(pipe.Open(model, cfg))(t)
 	defer p.Close()
 	c := torch.NewCtx(torch.Options{Device: aside})
 	defer c.Close()
-	_, err = p.PlanFor(context.Background(), q.batch(c, p.Stages(), 0), q.loss)
+	_, err := p.PlanFor(context.Background(), q.batch(c, p.Stages(), 0), q.loss)
 	if err != nil && !errors.As(err, &short) {
 		t.Fatal(err)
 	}
@@ -416,10 +413,10 @@ func (m *randomNet) grow(i, k int) {
 	case 13:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Add(x,
-				c.SumDim(x, []int64{1, 3}, true))
+				c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
 		}))
 	case 14:
-		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
+		m.add(nn.NewSequential(nn.NewUpsample(2),
 			nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 15:
 		m.add(nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
@@ -488,7 +485,7 @@ func (m *randomNet) stash(made bool) {
 	m.skips, m.unpopped = append(m.skips, name), append(m.unpopped, name)
 	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		if made {
-			y := c.Tanh(x)
+			y := c.Op("aten::tanh", x)
 			c.Stash(name, y)
 			return c.Mul(y, x)
 		}
@@ -496,6 +493,7 @@ func (m *randomNet) stash(made bool) {
 		return x
 	})
 	l.Stashes(name)
+	m.wrapNext = false // a wrapper has both ends of its skips
 	m.add(l)
 }
 
@@ -508,9 +506,10 @@ func (m *randomNet) pop(i int) {
 	m.unpopped = slices.DeleteFunc(m.unpopped, func(s string) bool { return s == name })
 	l := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		skip := c.Pop(name)
-		return c.Tanh(c.Add(c.Mul(x, skip), c.Add(x, skip)))
+		return c.Op("aten::tanh", c.Add(c.Mul(x, skip), c.Add(x, skip)))
 	})
 	l.Pops(name)
+	m.wrapNext = false
 	m.add(l)
 }
 
@@ -529,7 +528,7 @@ func (m *randomNet) tie() {
 	l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 		y := c.PlainLinear(x, l.p.Tensor(), nil)
 		if twice {
-			y = c.PlainLinear(c.Tanh(y), l.p.Tensor(), nil)
+			y = c.PlainLinear(c.Op("aten::tanh", y), l.p.Tensor(), nil)
 		}
 		return y
 	}
@@ -550,14 +549,14 @@ func (m *randomNet) freeze() {
 // integers, and one tensor twice.
 func (m *randomNet) tuples() {
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Tanh(xs[0])}
+		return []*torch.Tensor{c.Detach(xs[0]), xs[0], c.Argmax(xs[0], 1), xs[0], c.Op("aten::tanh", xs[0])}
 	}))
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		return []*torch.Tensor{c.Mul(xs[0], xs[1]), xs[2], c.Add(c.Mul(xs[3], xs[4]), xs[3]), xs[4]}
 	}))
 	m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		wide := c.Reshape(c.To(xs[1], torch.Float32), -1, 1, 6, 6)
-		return []*torch.Tensor{c.Tanh(c.Add(c.Add(c.Mul(xs[0], wide), xs[2]), xs[3]))}
+		return []*torch.Tensor{c.Op("aten::tanh", c.Add(c.Add(c.Mul(xs[0], wide), xs[2]), xs[3]))}
 	}))
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/plan"
 )
 
@@ -57,10 +58,7 @@ func TestPartition(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.reason, func(t *testing.T) {
 			costs := slices.Clone(test.costs)
-			got, err := plan.Partition(costs, test.n)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(plan.Partition(costs, test.n))(t)
 			if !slices.Equal(got, test.want) {
 				t.Errorf("Partition(%v, %d) = %v, want %v", test.costs, test.n, got, test.want)
 			}

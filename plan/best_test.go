@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 )
 
@@ -27,10 +28,7 @@ func equal(n int, x float64) []float64 { return slices.Repeat([]float64{x}, n) }
 
 func search(t *testing.T, p Profile, m Machine, w Options) *Result {
 	t.Helper()
-	r, err := Search(context.Background(), p, m, w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Search(context.Background(), p, m, w))(t)
 	if r.Best == nil {
 		t.Fatalf("no plan: %+v", r.Schedules)
 	}

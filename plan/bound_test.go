@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -27,11 +28,8 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		for s := range times {
 			times[s] = p.times(s, c[s], c[s+1])
 		}
-		program, err := p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
-			Recompute: func(int, int) bool { return true }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		program := must.Get(p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
+			Recompute: func(int, int) bool { return true }}))(t)
 		program = program.Without(func(schedule.Action) bool { return true })
 		if want, err := p.links(c).Simulate(program, durations(times)); err != nil ||
 			int64(want.Makespan()) != took {

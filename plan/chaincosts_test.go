@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -13,11 +14,8 @@ import (
 // Where only chains are known, the first part of a backward leaves the input of a layer that has
 // weights, and the gradient of its output, to the second, which makes the gradients of the weights.
 func TestChainsOfBackwardsInTwoParts(t *testing.T) {
-	program, err := schedule.Parse("program whole stages=1 micro-batches=2\nworker 0: 0F0 0I0 0F1 0I1 " +
-		"0W0 0W1\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(schedule.Parse("program whole stages=1 micro-batches=2\nworker 0: 0F0 0I0 0F1 0I1 " +
+		"0W0 0W1\n"))(t)
 	for _, test := range []struct {
 		name          string
 		weights, want int64
@@ -32,14 +30,11 @@ func TestChainsOfBackwardsInTwoParts(t *testing.T) {
 		first := later
 		first.Layers = []remat.Layer{later.Layers[0]}
 		first.Layers[0].WeightGradient = test.weights
-		plan, err := plan.Solve(context.Background(), plan.Problem{
+		plan := must.Get(plan.Solve(context.Background(), plan.Problem{
 			Devices: []plan.ProblemDevice{{Name: "cpu:0"}}, Stages: []plan.Stage{{Layers: 1,
 				Policy: plan.Optimal, Costs: plan.CostsOf(first)}},
 			MicroBatches: 2, Schedule: schedule.Fixed(program),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		if got := plan.Devices[0].Peak; got != test.want {
 			t.Errorf("%s: %d bytes, want %d", test.name, got, test.want)
 		}
@@ -50,10 +45,7 @@ func TestChainsOfBackwardsInTwoParts(t *testing.T) {
 func TestChainsOfLaterBackwards(t *testing.T) {
 	c := remat.Chain{Layers: []remat.Layer{{Name: "a", Forward: 1, ForwardNoGrad: 1, Backward: 2,
 		BackwardLater: 5}, {Name: "b", Forward: 1, ForwardNoGrad: 1, Backward: 3}}}
-	plan, err := plan.Solve(context.Background(), plan.FromChain(c, []int{2}, []int{0}, 3))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must.Get(plan.Solve(context.Background(), plan.FromChain(c, []int{2}, []int{0}, 3)))(t)
 	var got []float64
 	for _, m := range plan.Stages[0].MicroBatches {
 		got = append(got, m.Backward)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"penstock.example/internal/must"
 )
 
 // What more of something gains is what a search with more of it finds.
@@ -18,10 +20,7 @@ func TestExplainGainsWhatASearchFinds(t *testing.T) {
 	}
 	w := Options{MicroBatches: []int{4}, Devices: 3, Limit: 1500, Schedules: []string{"1f1b"}}
 	best := search(t, p, machine(3, 2e6), w)
-	e, err := Explain(context.Background(), p, machine(3, 2e6), w, best.Best)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(Explain(context.Background(), p, machine(3, 2e6), w, best.Best))(t)
 	four, more := w, w
 	four.Devices, more.Limit = 4, 1650
 	for _, want := range []Gain{
@@ -41,7 +40,7 @@ func TestExplainGainsWhatASearchFinds(t *testing.T) {
 	free := w
 	free.Limit = 0
 	best = search(t, p, machine(3, 0), free)
-	if e, err = Explain(context.Background(), p, machine(3, 0), free, best.Best); err != nil ||
+	if e, err := Explain(context.Background(), p, machine(3, 0), free, best.Best); err != nil ||
 		len(e.Gains) != 1 {
 		t.Errorf("%+v, %v; want what one more device gains", e, err)
 	}
@@ -58,10 +57,7 @@ func TestExplainCountsWhatIsRecomputed(t *testing.T) {
 	for _, s := range best.Best.Planned.Stages {
 		again += s.Recomputed()
 	}
-	e, err := Explain(context.Background(), p, devices(1, 0), w, best.Best)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := must.Get(Explain(context.Background(), p, devices(1, 0), w, best.Best))(t)
 	// 4 micro-batches of 290, 300 and 300, and what is run again of the first.
 	all := float64(4*(290+300+300) + 90*again)
 	if want := (4*290 + 90*float64(again)) / all; again == 0 || e.Slow[0].Unit != 0 ||

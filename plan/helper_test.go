@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/schedule"
@@ -103,7 +104,7 @@ func problem(t *rapid.T) plan.Problem {
 }
 
 // stepOf is the predicted duration of a step.
-func stepOf(t interface{ Fatal(...any) }, p *plan.Plan) time.Duration {
+func stepOf(t must.T, p *plan.Plan) time.Duration {
 	line, _, err := p.Timeline()
 	if err != nil {
 		t.Fatal(err)

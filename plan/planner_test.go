@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/remat"
 )
@@ -91,10 +92,7 @@ func TestRefit(t *testing.T) {
 		Live: 500}}, Stages: []plan.Stage{{
 		Layers: 1, Policy: plan.Optimal, Costs: plan.CostsOf(c),
 	}}}
-	made, err := plan.Solve(context.Background(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := must.Get(plan.Solve(context.Background(), p))(t)
 	peak := made.Devices[0].Peak
 	for _, tt := range []struct {
 		live, limit int64
@@ -128,10 +126,7 @@ program whole stages=2 micro-batches=2
 worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 0R1 1>0B1 0B1
 worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 `
-	p, err := plan.Parse(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(plan.Parse(whole))(t)
 	if diff := cmp.Diff(whole, p.String()); diff != "" {
 		t.Fatal(diff)
 	}
@@ -193,14 +188,11 @@ worker 1: 0>1F0 1F0 0>1F1 1F1 1R0 1B0 1B0>0 1R1 1B1 1B1>0
 // The simulated step of one stage is the sum of its actions.
 func TestStep(t *testing.T) {
 	for _, worker := range []string{"0F0 0F1 0B0 0B1", "0F0 0F1 0I0 0I1 0W0 0W1"} {
-		p, err := plan.Parse(`device cpu:0 limit=900 base=400 peak=880 time=30 once=28
+		p := must.Get(plan.Parse(`device cpu:0 limit=900 base=400 peak=880 time=30 once=28
 stage 0 device=cpu:0 layers=1 policy=optimal units=1
   0-1 times=4000/0/11000 S0 L B0
 program whole stages=1 micro-batches=2
-worker 0: ` + worker + "\n")
-		if err != nil {
-			t.Fatal(err)
-		}
+worker 0: ` + worker + "\n"))(t)
 		if got := stepOf(t, p); got.Milliseconds() != 30 {
 			t.Errorf("%s: got %v", worker, got)
 		}

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/schedule"
 )
@@ -16,11 +17,8 @@ func TestHeld(t *testing.T) {
 				return policy == plan.Always || policy == plan.ExceptLast &&
 					i > 0
 			}
-			p, err := schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: m,
-				Recompute: func(_, i int) bool { return recomputed(i) }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(schedule.GPipe(schedule.Config{Stages: 1, MicroBatches: m,
+				Recompute: func(_, i int) bool { return recomputed(i) }}))(t)
 			type held struct{ graphs, inputs int }
 			var now, most held
 			count := 0

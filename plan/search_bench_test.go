@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 )
 
@@ -43,9 +44,7 @@ func scaled(c remat.Chain, batch int, chunks ...int) (p Profile) {
 // processor is the processor time that the process has taken, which other processes do not change.
 func processor(b *testing.B) time.Duration {
 	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
@@ -73,11 +72,8 @@ func BenchmarkSearch(b *testing.B) {
 	p := scaled(madeUp(100), 512, 4, 8, 16, 32, 64, 128)
 	began := processor(b)
 	for b.Loop() {
-		r, err := Search(context.Background(), p, devices(8, 0), Options{Batch: 512, Devices: 8,
-			Schedules: []string{"gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zb-v"}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		r := must.Get(Search(context.Background(), p, devices(8, 0), Options{Batch: 512, Devices: 8,
+			Schedules: []string{"gpipe", "1f1b", "zb-h1", "interleaved", "interleaved-zb", "zb-v"}}))(b)
 		reportGap(b, r)
 	}
 	reportProcessor(b, began)
@@ -87,17 +83,11 @@ func BenchmarkSearch(b *testing.B) {
 func BenchmarkSearchLimit(b *testing.B) {
 	p := Profile{[]Costs{{Chain: madeUp(48)}}}
 	w := Options{MicroBatches: []int{8}, Devices: 4, Schedules: []string{"1f1b"}}
-	free, err := Search(context.Background(), p, devices(4, 0), w)
-	if err != nil {
-		b.Fatal(err)
-	}
+	free := must.Get(Search(context.Background(), p, devices(4, 0), w))(b)
 	w.Limit = free.Best.Peaks[0] * 6 / 10
 	began := processor(b)
 	for b.Loop() {
-		r, err := Search(context.Background(), p, devices(4, 0), w)
-		if err != nil {
-			b.Fatal(err)
-		}
+		r := must.Get(Search(context.Background(), p, devices(4, 0), w))(b)
 		reportGap(b, r)
 	}
 	reportProcessor(b, began)

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -20,10 +21,7 @@ func TestBruteForce(t *testing.T) {
 		units := rapid.IntRange(devices*v, max(12, devices*v)).Draw(t, "units")
 		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v,
 			rapid.IntRange(1, 6).Draw(t, "micro-batches"))
-		f, err := p.best(context.Background(), none, none)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(p.best(context.Background(), none, none))(t)
 		least := int64(none)
 		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plainStep(c)) })
 		if f.step != least || f.bound != least {
@@ -60,10 +58,7 @@ func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	w := Options{Limit: rapid.Int64Range(100, 5000).Draw(t, "limit")}
 	p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
 	p.options.Plans = 1 << 30
-	f, err := p.best(context.Background(), none, none)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(p.best(context.Background(), none, none))(t)
 	least := int64(none)
 	everyCut(units, p.stages(), func(c cut) {
 		if took, ok := judged(t, p, c); ok {

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 )
 
@@ -53,10 +54,7 @@ func TestFrozenUnits(t *testing.T) {
 				best = min(best, took)
 			}
 		})
-		r, err := Search(context.Background(), Profile{Measured: []Costs{m}}, machine, w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(Search(context.Background(), Profile{Measured: []Costs{m}}, machine, w))(t)
 		switch {
 		case r.Best == nil && best != math.MaxInt64:
 			t.Fatalf("no plan, where one takes %d", best)

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 	"penstock.example/schedule"
 )
@@ -64,12 +65,9 @@ func randomMachine(t *rapid.T, devices int) Machine {
 }
 
 // oneSpace is the space of a schedule on a machine.
-func oneSpace(t interface{ Fatal(...any) }, c remat.Chain, m Machine, w Options, name string, virtual,
+func oneSpace(t must.T, c remat.Chain, m Machine, w Options, name string, virtual,
 	chunks int, more ...[]int64) *space {
-	s, err := schedule.Named(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(schedule.Named(name))(t)
 	all := m.workers(1, m.Parts(1), w.Limit)
 	var sent, held []int64
 	if len(more) > 0 {
@@ -106,7 +104,7 @@ func everyCut(units, stages int, visit func(c cut)) {
 
 // judged is the time of a step of a cut as package schedule says of the plan that package planner makes,
 // or false if that does not fit.
-func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
+func judged(t must.T, p *space, c cut) (int64, bool) {
 	problem := p.problem(c)
 	problem.First = true
 	plan, err := Solve(context.Background(), problem)
@@ -125,10 +123,7 @@ func judged(t interface{ Fatal(...any) }, p *space, c cut) (int64, bool) {
 	for s := range times {
 		times[s] = p.plannedTimes(plan, s, c)
 	}
-	took, err := p.links(c).Simulate(plan.Program, durations(times))
-	if err != nil {
-		t.Fatal(err)
-	}
+	took := must.Get(p.links(c).Simulate(plan.Program, durations(times)))(t)
 	return int64(took.Makespan()), true
 }
 

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/plan"
 	"penstock.example/remat"
 )
@@ -15,10 +16,7 @@ func TestNamesInText(t *testing.T) {
 		"\t", "no\u00a0break", "\u2028", "<b>"} {
 		p := plan.FromChain(c, []int{1}, []int{0}, 1)
 		p.Devices[0].Name = name
-		solved, err := plan.Solve(t.Context(), p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		solved := must.Get(plan.Solve(t.Context(), p))(t)
 		read, err := plan.Parse(solved.String())
 		if err != nil {
 			t.Errorf("%q: %v", name, err)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/models"
 	"penstock.example/nn"
@@ -34,20 +35,13 @@ var known = []struct {
 
 func build(t *testing.T, name string, o models.Options) *nn.Sequential {
 	t.Helper()
-	model, err := models.New(name, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return model
+	return must.Get(models.New(name, o))(t)
 }
 
 // inputOf makes four samples for a known network.
 func inputOf(t *testing.T, c *torch.Ctx, name string) *torch.Tensor {
 	t.Helper()
-	info, err := models.Describe(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(models.Describe(name))(t)
 	if info.Kind == models.Text {
 		return torch.From(c, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2, 1, 2, 3, 4}, 4, 5)
 	}
@@ -107,10 +101,7 @@ func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.
 	counts := []int{cut, len(p.Layers) - cut}
 	config := plan.SizeConfig{Held: []plan.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips,
 		Ties: p.Ties}
-	sizes, err := plan.Sizes(p.Layers, counts, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sizes := must.Get(plan.Sizes(p.Layers, counts, config))(t)
 	got := held(t, model, counts, policy, chunks, x)
 	for stage, s := range sizes {
 		want := s.Parameters + s.Buffers + s.Inputs
@@ -136,10 +127,7 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 	}
 	defer nn.Free(model)
 	defer p.Close()
-	run, err := p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)
 	defer run.Close()
 	_, gathered := run.Output()[0].Storage()
 	return [2]int64{torch.CPU(0).Memory().Live - before[0], torch.CPU(1).Memory().Live - before[1] - gathered}
@@ -148,7 +136,7 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 func TestBorders(t *testing.T) {
 	c := deviceCtx(t)
 	model := nn.NewSequential(
-		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8,
+		nn.NewEmbedding(11, 8), stasher("a"), nn.NewLinear(8,
 			4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, -1) }),
 	)
@@ -185,7 +173,7 @@ func TestBorders(t *testing.T) {
 func TestTies(t *testing.T) {
 	c := deviceCtx(t)
 	build := func() (*nn.Sequential, *nn.Embedding) {
-		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
+		e := nn.NewEmbedding(11, 8)
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
 			nn.NewLinearShared(e.Weight, false)), e
 	}

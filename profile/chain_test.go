@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	"penstock.example/internal/segment"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
@@ -32,16 +33,10 @@ func chainOf(t *testing.T, d torch.Device, model *nn.Sequential, sample ...*torc
 func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain,
 	x *torch.Tensor) (s *segment.Segment, e *segment.Execution) {
 	t.Helper()
-	routes, err := model.SkipRoutes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must.Get(model.SkipRoutes())(t)
 	layers := model.Layers()
-	s, err = segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers),
-		Units: chain.Units})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s = must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers),
+		Units: chain.Units}))(t)
 	e = &segment.Execution{}
 	e.Begin(s, training)
 	e.Send(0, segment.Arrival{Tensors: []*torch.Tensor{x}, Wants: []bool{false}})
@@ -72,7 +67,7 @@ func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.
 			}
 			var grads []*torch.Tensor
 			for _, x := range xs {
-				grads = append(grads, c.Keep(c.OnesLike(x)))
+				grads = append(grads, c.Keep(c.Op("aten::ones_like", x)))
 			}
 			if !saved {
 				torch.FreeAll(xs)
@@ -118,10 +113,7 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 	plans := map[string][]remat.Op{"none": remat.None(n), "all": remat.All(n)}
 	for _, k := range []int{2, 3} {
 		if k <= n {
-			ops, err := remat.Sequential(n, k)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ops := must.Get(remat.Sequential(n, k))(t)
 			plans[fmt.Sprint("sequential ", k)] = ops
 		}
 	}
@@ -130,10 +122,7 @@ func predicted(t *testing.T, d torch.Device, model *nn.Sequential, sample *torch
 	nn.Materialise(c, nn.State(model), 1)
 	defer nn.Free(model)
 	for name, ops := range plans {
-		report, err := remat.Check(chain.Chain, ops)
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := must.Get(remat.Check(chain.Chain, ops))(t)
 		nn.ZeroGrads(model)
 		peaks := executed(t, d, model, chain, ops, sample)
 		if got := slices.Max(peaks); got != report.Peak {

@@ -73,7 +73,7 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	ys, _, _ := e.Output()
 	var grads []*torch.Tensor
 	for _, y := range ys {
-		grads = append(grads, c.Keep(c.OnesLike(y)))
+		grads = append(grads, c.Keep(c.Op("aten::ones_like", y)))
 	}
 	e.GiveGrads(s.Units(), grads, nil)
 	for i := s.Units() - 1; i >= chain.Prologue; i-- {

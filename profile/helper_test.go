@@ -5,6 +5,7 @@ import (
 	"context"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/profile"
@@ -77,7 +78,7 @@ var networks = []struct {
 		)
 	}, images},
 	{"tokens", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}),
+		return nn.NewSequential(nn.NewEmbedding(11, 8),
 			nn.NewLayerNorm([]int64{8}, nn.NormConfig{}), nn.NewLinear(8, 11))
 	}, tokens},
 	{"tuples", func() *nn.Sequential {
@@ -107,7 +108,7 @@ var networks = []struct {
 			popper("inner", mul), popper("outer", cat), nn.NewLinear(32, 4))
 	}, vectors},
 	{"tied parameters", func() *nn.Sequential {
-		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
+		e := nn.NewEmbedding(11, 8)
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
 			nn.NewLinearShared(e.Weight, false))
 	}, tokens},
@@ -147,11 +148,7 @@ func deviceCtx(t *testing.T) *torch.Ctx {
 func measured(t *testing.T, model *nn.Sequential, config profile.Config,
 	sample ...*torch.Tensor) profile.Profile {
 	t.Helper()
-	p, err := profile.Measure(context.Background(), model, config, sample...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must.Get(profile.Measure(context.Background(), model, config, sample...))(t)
 }
 
 // state is every parameter, buffer and gradient of a model.

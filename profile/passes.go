@@ -218,7 +218,7 @@ func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 		if t == nil || !t.DType().IsFloat() {
 			return nil
 		}
-		return p.c.Keep(p.c.OnesLike(t))
+		return p.c.Keep(p.c.Op("aten::ones_like", t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
 	to.GiveGrads(boundary, xs, skips) // before they are made, so that a failure frees them

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock.example/internal/engine"
+	"penstock.example/internal/must"
 	"penstock.example/nn"
 	"penstock.example/profile"
 	"penstock.example/torch"
@@ -81,13 +82,10 @@ func TestPasses(t *testing.T) {
 		device := torch.CPU(1)
 		device.SetLimit(test.limit)
 		defer device.SetLimit(0)
-		measured, err := profile.Measure(context.Background(), nn.NewSequential(layers...),
+		measured := must.Get(profile.Measure(context.Background(), nn.NewSequential(layers...),
 			profile.Config{Device: device, MicroBatches: test.microBatches, Repeats: 2, Clock: clock.read,
 				Balance: []int{len(layers)}},
-			c.Ones(torch.Float32, 48, 16))
-		if err != nil {
-			t.Fatal(err)
-		}
+			c.Ones(torch.Float32, 48, 16)))(t)
 		chain := measured.Chains[0]
 		if len(chain.Layers) != 3 {
 			t.Fatalf("%d units: %v", len(chain.Layers), chain.Units)

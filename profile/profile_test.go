@@ -69,7 +69,7 @@ func TestLeavesNoTrace(t *testing.T) {
 			defer nn.Free(model)
 			c.SetGrad(true)
 			y := nn.NewCtx(c, nn.Config{Training: true}).Run(x, model)
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 			c.SetGrad(false)
 			before := state(model)
 			measured(t, model, profile.Config{Device: c.Device(), Repeats: 2}, x)
@@ -255,7 +255,7 @@ func TestMeasuringThatDoesNotFitLeavesNothing(t *testing.T) {
 			model := nn.NewSequential(nn.NewLinear(16, 4),
 				do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					wide := c.Cat(slices.Repeat(xs, 20), 1)
-					return []*torch.Tensor{xs[0], c.Tanh(wide), c.Argmax(wide, 1), c.Tanh(wide)}
+					return []*torch.Tensor{xs[0], c.Op("aten::tanh", wide), c.Argmax(wide, 1), c.Op("aten::tanh", wide)}
 				}), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					return []*torch.Tensor{c.Mul(xs[1],
 						xs[3])}

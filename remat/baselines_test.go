@@ -4,16 +4,13 @@ import (
 	"strings"
 	"testing"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 )
 
 func TestBaselines(t *testing.T) {
 	sequential := func(layers, segments int) []remat.Op {
-		list, err := remat.Sequential(layers, segments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return list
+		return must.Get(remat.Sequential(layers, segments))(t)
 	}
 	for _, test := range []struct {
 		reason string
@@ -44,10 +41,6 @@ func TestBaselines(t *testing.T) {
 	}
 }
 
-func mustCheck(t interface{ Fatal(...any) }, c remat.Chain, list []remat.Op) remat.Report {
-	report, err := remat.Check(c, list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report
+func mustCheck(t must.T, c remat.Chain, list []remat.Op) remat.Report {
+	return must.Get(remat.Check(c, list))(t)
 }

@@ -7,16 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 )
 
 func parseOps(t testing.TB, s string) []remat.Op {
 	t.Helper()
-	list, err := remat.ParseOps(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
+	return must.Get(remat.ParseOps(s))(t)
 }
 
 // TestCheckCounts: bytes and times that were added up by hand from the package's doc.
@@ -49,10 +46,7 @@ func TestCheckCounts(t *testing.T) {
 				Peak: 156, PeakOp: 18, Time: 110.5, Recomputed: 11, Extra: 35, Held: 8,
 			}},
 	} {
-		got, err := remat.Check(test.chain, parseOps(t, test.ops))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(remat.Check(test.chain, parseOps(t, test.ops)))(t)
 		if diff := cmp.Diff(test.want, got); diff != "" {
 			t.Errorf("%s: %s", test.reason, diff)
 		}

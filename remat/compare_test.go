@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/solver"
 	"penstock.example/remat"
 )
@@ -22,10 +23,7 @@ func solveEach(c remat.Chain) func(context.Context, int64) (remat.Plan, error) {
 func TestBaselinesArePlans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := chains(12).Draw(t, "chain")
-		usual, err := remat.Baselines(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		usual := must.Get(remat.Baselines(c))(t)
 		found, last := map[string]int{}, int64(0)
 		for _, b := range usual {
 			found[b.Strategy]++
@@ -33,14 +31,9 @@ func TestBaselinesArePlans(t *testing.T) {
 				t.Fatalf("a peak of %d after one of %d", b.Peak, last)
 			}
 			last = b.Peak
-			best, err := solveEach(c)(context.Background(), b.Peak)
-			if err != nil {
-				t.Fatal(err)
-			}
+			best := must.Get(solveEach(c)(context.Background(), b.Peak))(t)
 			for _, p := range []remat.Plan{best, {Feasible: true, Peak: b.Peak, Time: b.Time, Ops: b.Ops}} {
-				if err := remat.CheckPlan(c, p); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, remat.CheckPlan(c, p))
 			}
 			if best.Peak > b.Peak || best.LowerBound > b.Time*(1+1e-6) || best.Time > 1.01*b.Time {
 				t.Fatalf("%s with peak %d and time %v; the best plan takes %d and %v, at least %v",
@@ -59,11 +52,8 @@ func TestExplain(t *testing.T) {
 	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
 	report := mustCheck(t, c, list)
 	p := remat.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
-	got, err := remat.Explain(context.Background(), c, p, []int64{2, 3, 100},
-		solveEach(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(remat.Explain(context.Background(), c, p, []int64{2, 3, 100},
+		solveEach(c)))(t)
 	want := []remat.LayerExplanation{
 		{Name: "l0", Keeps: "input", Recomputed: 1, Held: 1, Time: 4, Extra: 1},
 		{Name: "l1", Keeps: "nothing", Recomputed: 1, Time: 4, Extra: 1},

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/golden"
+	"penstock.example/internal/must"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/strict"
 	"penstock.example/remat"
@@ -20,10 +21,7 @@ import (
 // roundTrip writes a value, reads it and writes it again.
 func roundTrip[T any](t rapid.TB, v T, format func(T) ([]byte, error), parse func([]byte) (T, error)) {
 	t.Helper()
-	text, err := format(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(format(v))(t)
 	got, err := parse(text)
 	if diff := cmp.Diff(v, got); err != nil || diff != "" {
 		t.Fatalf("%v %s", err, diff)
@@ -78,10 +76,7 @@ func TestFilesAreGolden(t *testing.T) {
 		"plain.json":  func() ([]byte, error) { return planfile.FormatChain(plain(3, 2)) },
 		"plan.json":   func() ([]byte, error) { return planfile.FormatPlan(plan) },
 	} {
-		text, err := format()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(format())(t)
 		golden.Compare(t, name, string(text))
 	}
 }

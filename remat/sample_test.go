@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/remat"
 )
 
@@ -94,9 +95,5 @@ func chains(most int) *rapid.Generator[remat.Chain] {
 
 func readTestdata(t testing.TB, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return must.Get(os.ReadFile("testdata/" + name))(t)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -54,10 +55,7 @@ func TestParseCSV(t *testing.T) {
 func TestCSVRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		_, _, p := drawScheduled(t)
-		text, err := p.CSV()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(p.CSV())(t)
 		again, err := schedule.Parse(text)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)

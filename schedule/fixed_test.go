@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -32,23 +33,15 @@ func TestFixed(t *testing.T) {
 			return c
 		}
 		made := draw(microBatches)
-		p, err := rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t,
-			"generator")(made)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(rapid.SampledFrom([]schedule.Generator{schedule.GPipe, schedule.OneFOneB}).Draw(t,
+			"generator")(made))(t)
 		fixed := schedule.Fixed(p)
 		if again, err := fixed(made); err != nil || again.String() != p.String() {
 			t.Fatalf("the program of the same config is\n%v%v, want\n%v", again, err, p)
 		}
 		asked := draw(rapid.IntRange(1, microBatches).Draw(t, "fewer"))
-		got, err := fixed(asked)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := schedule.Check(got); err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(fixed(asked))(t)
+		must.Do(t, schedule.Check(got))
 		for w := range got.Workers {
 			want := ordered(p.Fewer(asked.MicroBatches).Workers[w])
 			if have := ordered(got.Workers[w]); !slices.Equal(have, want) {
@@ -76,14 +69,8 @@ func ordered(actions []schedule.Action) []schedule.Action {
 
 // Workers of a given program are matched by their stages, not by their numbers.
 func TestFixedWorkers(t *testing.T) {
-	p, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 1, Worker: []int{1, 0, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := schedule.Fixed(p)(schedule.Config{Stages: 3, MicroBatches: 1, Worker: []int{0, 1, 0}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 1, Worker: []int{1, 0, 1}}))(t)
+	got := must.Get(schedule.Fixed(p)(schedule.Config{Stages: 3, MicroBatches: 1, Worker: []int{0, 1, 0}}))(t)
 	if fmt.Sprint(got.Workers) != fmt.Sprint([][]schedule.Action{p.Workers[1], p.Workers[0]}) {
 		t.Errorf("got\n%v", got)
 	}
@@ -91,11 +78,7 @@ func TestFixedWorkers(t *testing.T) {
 
 func TestFixedRefuses(t *testing.T) {
 	program := func(worker ...int) *schedule.Program {
-		p, err := schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 4, Worker: worker})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return must.Get(schedule.GPipe(schedule.Config{Stages: 3, MicroBatches: 4, Worker: worker}))(t)
 	}
 	broken := program()
 	broken.Workers[1] = broken.Workers[1][1:]

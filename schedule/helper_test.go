@@ -23,30 +23,18 @@ func gpipe(t rapid.TB, config schedule.Config) *schedule.Program {
 
 func parse(t rapid.TB, text string) *schedule.Program {
 	t.Helper()
-	p, err := schedule.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return must.Get(schedule.Parse(text))(t)
 }
 
 func action(t rapid.TB, text string) schedule.Action {
 	t.Helper()
-	a, err := schedule.ParseAction(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
+	return must.Get(schedule.ParseAction(text))(t)
 }
 
 func simulate(t rapid.TB, p *schedule.Program,
 	duration func(schedule.Action) time.Duration) schedule.Timeline {
 	t.Helper()
-	timeline, err := schedule.Simulate(p, duration)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return timeline
+	return must.Get(schedule.Simulate(p, duration))(t)
 }
 
 // runs returns an error unless a program runs on links that hold any number of values, on links that

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"penstock.example/internal/must"
 )
 
 // stuckAt performs all that can be done without one action, and returns where a worker is stuck.
@@ -56,10 +58,7 @@ func TestLatestReceives(t *testing.T) {
 				config.Worker = append(config.Worker, s%max(stages/2, 1))
 			}
 		}
-		p, err := GPipe(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(GPipe(config))(t)
 		p = p.Part(rapid.SampledFrom([]Phase{Whole, ForwardOnly, BackwardOnly}).Draw(t, "phase"))
 		g := p.Graph()
 		latest := g.LatestReceives()

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -30,11 +31,8 @@ func TestLinks(t *testing.T) {
 		// The same, and worker 0 computes nothing until it hears.
 		schedule.Meet: "0F0 0 0F1 9 0B0 22 0B1 31 | 1F0 6 1F1 15 1B0 16 1B1 25",
 	} {
-		timeline, err := links.Simulate(gpipe(t,
-			schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity}), one)
-		if err != nil {
-			t.Fatal(err)
-		}
+		timeline := must.Get(links.Simulate(gpipe(t,
+			schedule.Config{Stages: 2, MicroBatches: 2, Capacity: capacity}), one))(t)
 		rows := make([]string, 2)
 		for _, e := range timeline.Events {
 			if !e.Action.Kind.Transfer() {
@@ -85,10 +83,7 @@ func TestLinksAgainstAClock(t *testing.T) {
 				at := 2 * (send.Stage*p.Stages + send.Peer)
 				return schedule.Transfer{Latency: time.Duration(costs[at]), Bytes: time.Duration(costs[at+1])}
 			}}
-		got, err := links.Simulate(p, duration)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(links.Simulate(p, duration))(t)
 		want := newTicker(p, duration, links).run(t)
 		for _, e := range got.Events {
 			if start := want[e.Action]; start != e.Start && !e.Action.Kind.Transfer() {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"penstock.example/internal/must"
 )
 
 // unmet is a program with its receives where they stand before meet moves any.
@@ -30,14 +32,8 @@ func takesAsLong(t *rapid.T, p *Program, duration func(Action) time.Duration) {
 	t.Helper()
 	free := *p
 	free.Capacity = 0
-	got, err := Simulate(&free, duration)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := Simulate(unmet(&free), duration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(Simulate(&free, duration))(t)
+	want := must.Get(Simulate(unmet(&free), duration))(t)
 	if got.Makespan() != want.Makespan() {
 		t.Fatalf("takes %v, with receives where they are wanted %v\n%v", got.Makespan(), want.Makespan(), p)
 	}
@@ -52,10 +48,7 @@ func TestMeetCostsNothing(t *testing.T) {
 		if virtual == 0 {
 			virtual = rapid.IntRange(1, 3).Draw(t, "virtual")
 		}
-		workers, err := s.Workers(devices, virtual)
-		if err != nil {
-			t.Fatal(err)
-		}
+		workers := must.Get(s.Workers(devices, virtual))(t)
 		c := Config{Stages: len(workers), Worker: workers,
 			MicroBatches: rapid.IntRange(1, 12).Draw(t, "micro-batches")}
 		if c.Stages > 2 && rapid.Bool().Draw(t, "skip") {
@@ -64,10 +57,7 @@ func TestMeetCostsNothing(t *testing.T) {
 		if rapid.Bool().Draw(t, "recompute") {
 			c.Recompute = func(stage, microBatch int) bool { return (stage+microBatch)%2 == 0 }
 		}
-		p, err := s.Generate(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(s.Generate(c))(t)
 		takesAsLong(t, p, usualDuration)
 	})
 }
@@ -77,10 +67,7 @@ func TestMeetCostsNothingOnWorkersOfTheirOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Config{Stages: rapid.IntRange(1, 6).Draw(t, "stages"),
 			MicroBatches: rapid.IntRange(1, 12).Draw(t, "micro-batches")}
-		p, err := rapid.SampledFrom([]Generator{GPipe, OneFOneB}).Draw(t, "generator")(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(rapid.SampledFrom([]Generator{GPipe, OneFOneB}).Draw(t, "generator")(c))(t)
 		took := rapid.SliceOfN(rapid.IntRange(1, 9), 2*c.Stages, 2*c.Stages).Draw(t, "took")
 		takesAsLong(t, p, func(a Action) time.Duration {
 			switch a.Kind {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/golden"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -19,11 +20,8 @@ func TestProgramsOfPipelining(t *testing.T) {
 		{"pipelining_dualpipev_4rank_10mb.csv", "dualpipe-v", 4, 2, 10},
 		{"pipelining_zb1p_2rank_2stagep.csv", "interleaved-zb", 2, 2, 8},
 	} {
-		text, err := scheduled(t, tt.name, tt.devices, tt.virtual,
-			schedule.Config{MicroBatches: tt.microBatches}).CSV()
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(scheduled(t, tt.name, tt.devices, tt.virtual,
+			schedule.Config{MicroBatches: tt.microBatches}).CSV())(t)
 		golden.Compare(t, tt.file, text)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -66,9 +67,7 @@ func TestAddReduceKeepsPrograms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		_, _, p := drawScheduled(t)
 		got := schedule.AddReduce(p)
-		if err := runs(got); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, runs(got))
 		if diff := cmp.Diff(schedule.InFlight(p), schedule.InFlight(got)); diff != "" {
 			t.Fatal(diff)
 		}

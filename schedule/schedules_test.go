@@ -8,25 +8,17 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/golden"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
 // scheduled makes the program of a schedule on devices with so many stages each.
 func scheduled(t rapid.TB, name string, devices, virtual int, config schedule.Config) *schedule.Program {
 	t.Helper()
-	s, err := schedule.Named(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(schedule.Named(name))(t)
 	config.Stages = devices * virtual
-	if config.Worker, err = s.Workers(devices, virtual); err != nil {
-		t.Fatal(err)
-	}
-	p, err := s.Generate(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	config.Worker = must.Get(s.Workers(devices, virtual))(t)
+	return must.Get(s.Generate(config))(t)
 }
 
 // drawScheduled draws a program of any schedule that has a name: all policies, skips and

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -30,9 +31,7 @@ func TestRecomputationRunsAhead(t *testing.T) {
 // order that shows all that.
 func causal(t *rapid.T, p *schedule.Program, timeline schedule.Timeline) {
 	t.Helper()
-	if err := timeline.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, timeline.Validate())
 	g := p.Graph()
 	next := make([]int, len(p.Workers))
 	free := make([]time.Duration, len(p.Workers))

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +19,75 @@ import (
 	"penstock.example/internal/disk"
 )
 
+const (
+	wholeFile      = "tokenizer.json"
+	vocabularyFile = "vocab.json"
+	mergesFile     = "merges.txt"
+)
+
+// Open reads a tokenizer from path: a tokenizer.json of any name, a vocab.json next to a merges.txt, or a
+// directory with such files. For a vocab.json it uses GPT-2's pattern, byte alphabet, and added token
+// <|endoftext|> if the vocabulary has it. Errors name the file and the line, token or merge; the error is
+// fs.ErrNotExist if a file is missing.
+func Open(path string) (*Tokenizer, error) {
+	files, err := Files(path)
+	if err != nil {
+		return nil, err
+	}
+	var contents [][]byte
+	for _, file := range files {
+		content, err := disk.Read(file, disk.MaxJSON)
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: %w", err)
+		}
+		contents = append(contents, content)
+	}
+	var t *Tokenizer
+	name := files[0]
+	if len(files) == 1 {
+		t, err = parse(contents[0])
+	} else {
+		var vocabulary map[string]int32
+		var merges []mergePair
+		if err = unmarshal(contents[0], &vocabulary); err == nil {
+			name = files[1]
+			merges, err = parseMerges(contents[1])
+		}
+		if err == nil {
+			name = files[0] + " and " + mergesFile
+			t, err = gpt2(vocabulary, merges)
+		}
+	}
+	if err != nil {
+		return nil, disk.Short(fmt.Errorf("tokenizer: %s: %w", name, err))
+	}
+	return t, nil
+}
+
+// Files lists the files that Open reads. It returns an error if one is missing.
+func Files(path string) ([]string, error) {
+	const want = "want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them"
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
+	}
+	exists := func(path string) error { _, err := os.Stat(path); return err }
+	if !info.IsDir() && filepath.Base(path) != vocabularyFile {
+		return []string{path}, nil
+	}
+	directory := path
+	if !info.IsDir() {
+		directory = filepath.Dir(path)
+	} else if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
+		return []string{whole}, nil
+	}
+	files := []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
+	if err := cmp.Or(exists(files[0]), exists(files[1])); err != nil {
+		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
+	}
+	return files, nil
+}
+
 // file has the fields of a tokenizer.json that affect encoding.
 type file struct {
 	AddedTokens []struct {
@@ -26,9 +97,9 @@ type file struct {
 		LStrip     bool   `json:"lstrip"`
 		RStrip     bool   `json:"rstrip"`
 	} `json:"added_tokens"`
-	Normalizer    *step     `json:"normalizer"`
-	PreTokenizer  *step     `json:"pre_tokenizer"`
-	PostProcessor *template `json:"post_processor"`
+	Normalizer    *step    `json:"normalizer"`
+	PreTokenizer  *step    `json:"pre_tokenizer"`
+	PostProcessor template `json:"post_processor"`
 	Model         struct {
 		Type         string           `json:"type"`
 		Dropout      float64          `json:"dropout"`
@@ -66,13 +137,9 @@ type step struct {
 
 // template is a post-processor: a TemplateProcessing, a Sequence, or one that adds no tokens to a text.
 type template struct {
-	Processors []template `json:"processors"`
-	Single     []struct {
-		Special *struct {
-			ID string `json:"id"`
-		} `json:"SpecialToken"` // nil is the text
-	} `json:"single"`
-	Tokens map[string]struct {
+	Processors []template                  `json:"processors"`
+	Single     []map[string]map[string]any `json:"single"` // SpecialToken or Sequence, which is the text
+	Tokens     map[string]struct {
 		IDs []int32 `json:"ids"`
 	} `json:"special_tokens"`
 }
@@ -112,23 +179,20 @@ func parse(content []byte) (*Tokenizer, error) {
 }
 
 // readTemplate sets the special tokens around a text.
-func (t *Tokenizer) readTemplate(f *template) (err error) {
-	if f == nil {
-		return nil
-	}
+func (t *Tokenizer) readTemplate(f template) (err error) {
 	for _, one := range f.Processors {
-		err = cmp.Or(err, t.readTemplate(&one))
+		err = cmp.Or(err, t.readTemplate(one))
 	}
 	to := &t.begin
 	for _, piece := range f.Single {
-		if piece.Special == nil {
+		if piece["SpecialToken"] == nil {
 			to = &t.end
 			continue
 		}
-		ids := f.Tokens[piece.Special.ID].IDs
+		name, _ := piece["SpecialToken"]["id"].(string)
+		ids := f.Tokens[name].IDs
 		if _, unknown := t.Decode(ids); unknown != nil || ids == nil {
-			return fmt.Errorf("post_processor: the token %q is %v; want a token of the vocabulary",
-				piece.Special.ID, ids)
+			return fmt.Errorf("post_processor: the token %q is %v; want a token of the vocabulary", name, ids)
 		}
 		*to = append(*to, ids...)
 	}

@@ -22,8 +22,7 @@ import (
 
 func open(t *testing.T, path string) *tokenizer.Tokenizer {
 	t.Helper()
-	tok := must.Get(tokenizer.Open(path))(t)
-	return tok
+	return must.Get(tokenizer.Open(path))(t)
 }
 
 // The numbers are those of the definition (scripts/fixtures/tokenizer.py), and Hugging Face's own
@@ -390,8 +389,7 @@ func TestRefusesText(t *testing.T) {
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
-	content := must.Get(os.ReadFile(path))(t)
-	return content
+	return must.Get(os.ReadFile(path))(t)
 }
 
 func write(t *testing.T, path string, content []byte) {
@@ -413,13 +411,10 @@ func wantError(t *testing.T, err error, want ...string) {
 func TestEncodeParts(t *testing.T) {
 	for _, path := range []string{"testdata/tokenizer.json", "testdata/split.json"} {
 		tok, text := open(t, path), bytes.Repeat([]byte("The stages of a pipeline.\n"), 20_000)
-		want, err := tok.Encode(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must.Get(tok.Encode(text))(t)
 		var got []int32
 		parts, before := 0, 0
-		err = tok.EncodeParts(text, func(ids []int32, done int) error {
+		err := tok.EncodeParts(text, func(ids []int32, done int) error {
 			if done < before || done > len(text) || len(ids) > 1<<15 {
 				t.Errorf("%s: %d tokens, %d bytes done after %d", path, len(ids), done, before)
 			}

@@ -12,7 +12,7 @@ import (
 
 // From copies data, row-major, into a new tensor on the context's device. Without a shape it makes
 // a vector. It panics with *Error if shape and data differ in size.
-func From[T Element](c *Ctx, data []T, shape ...int64) *Tensor {
+func From[T element](c *Ctx, data []T, shape ...int64) *Tensor {
 	if len(shape) == 0 {
 		shape = []int64{int64(len(data))}
 	}
@@ -36,7 +36,7 @@ func FromBytes(c *Ctx, data []byte, dtype DType, shape []int64) *Tensor {
 
 // Values copies a tensor's elements out, row-major. It panics with *Error if T is not the tensor's
 // element type.
-func Values[T Element](t *Tensor) []T {
+func Values[T element](t *Tensor) []T {
 	if want, got := dtypeOf[T](), t.DType(); want != got {
 		panic(&Error{Op: "values", Args: []string{t.String()}, Message: fmt.Sprintf("asked for %v", want)})
 	}
@@ -47,7 +47,7 @@ func Values[T Element](t *Tensor) []T {
 
 // Item returns the only element of a tensor. It panics with *Error if there is not exactly one
 // element, or if T is not its type.
-func Item[T Element](t *Tensor) T {
+func Item[T element](t *Tensor) T {
 	if n := t.Numel(); n != 1 {
 		panic(&Error{Op: "item", Args: []string{t.String()},
 			Message: fmt.Sprintf("a tensor with %d elements is not a number", n)})
@@ -106,7 +106,7 @@ func SetBytes(t *Tensor, data []byte) error {
 	return nil
 }
 
-func bytesOf[T Element](s []T) []byte {
+func bytesOf[T element](s []T) []byte {
 	if len(s) == 0 {
 		return nil
 	}

@@ -57,12 +57,12 @@ func FileDType(d DType) safetensors.DType {
 	return safetensors.DType(d.String())
 }
 
-// Element is a Go type whose values can be copied to and from tensors.
-type Element interface {
+// element is a Go type whose values can be copied to and from tensors.
+type element interface {
 	float32 | float64 | int64 | int32 | uint8 | bool
 }
 
-func dtypeOf[T Element]() DType {
+func dtypeOf[T element]() DType {
 	var zero T
 	switch any(zero).(type) {
 	case float32:

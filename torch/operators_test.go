@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"penstock.example/internal/must"
 )
 
 // TestOperatorsExist: this libtorch has every operator that the module's packages name.
@@ -22,10 +24,7 @@ func TestOperatorsExist(t *testing.T) {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(file))(t)
 		for _, name := range regexp.MustCompile(`"((?:aten|penstock)::[\w.]+)"`).FindAllSubmatch(text, -1) {
 			names[string(name[1])] = true
 		}

@@ -42,11 +42,6 @@ func (c *Ctx) Matmul(a, b *Tensor) *Tensor { return c.op("penstock::matmul").t(a
 func (c *Ctx) Sum(a *Tensor) *Tensor  { return c.op("aten::sum").t(a).one() }
 func (c *Ctx) Mean(a *Tensor) *Tensor { return c.op("aten::mean").t(a).one() }
 
-// SumDim sums over dimensions, which stay with size 1 if keep is set.
-func (c *Ctx) SumDim(a *Tensor, dims []int64, keep bool) *Tensor {
-	return c.op("aten::sum.dim_IntList").t(a).is(dims).b(keep).one()
-}
-
 func (c *Ctx) Argmax(a *Tensor, dim int64) *Tensor { return c.op("aten::argmax").t(a).i(dim).one() }
 
 // Linear is input [*, in] times weight [out, in] transposed, plus bias [out] (may be nil). Its
@@ -61,9 +56,7 @@ func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.op("penstock::plain_linear").t(input).t(weight).t(bias).one()
 }
 
-func (c *Ctx) ReLU(a *Tensor) *Tensor  { return c.op("penstock::relu").t(a).one() }
 func (c *Ctx) ReLU_(a *Tensor) *Tensor { return c.op("aten::relu_").t(a).inPlace(a) }
-func (c *Ctx) Tanh(a *Tensor) *Tensor  { return c.op("aten::tanh").t(a).one() }
 
 // GELU has a correct backward for every layout of the gradient; approximate is "none" or "tanh".
 func (c *Ctx) GELU(a *Tensor, approximate string) *Tensor {
@@ -92,8 +85,7 @@ func (c *Ctx) Expand(a *Tensor, shape ...int64) *Tensor {
 	return c.op("aten::expand").t(a).is(shape).one()
 }
 
-func (c *Ctx) OnesLike(a *Tensor) *Tensor { return c.op("aten::ones_like").t(a).one() }
-func (c *Ctx) Zero_(a *Tensor) *Tensor    { return c.op("aten::zero_").t(a).inPlace(a) }
+func (c *Ctx) Zero_(a *Tensor) *Tensor { return c.op("aten::zero_").t(a).inPlace(a) }
 func (c *Ctx) Fill_(a *Tensor, v float64) *Tensor {
 	return c.op("aten::fill_.Scalar").t(a).f(v).inPlace(a)
 }

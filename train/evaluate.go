@@ -17,7 +17,7 @@ import (
 
 // EvaluateConfig configures Evaluate and Predict.
 type EvaluateConfig struct {
-	Batch int     // samples run at once
+	Batch int     // samples run at once, divided by the pipe's Replicas, each of which runs them all
 	Loss  nn.Loss // may be nil
 	// OnBatch is called after each batch with the number of samples done and the total. It may be nil.
 	OnBatch func(done, all int)
@@ -39,23 +39,33 @@ type Evaluation struct {
 }
 
 // Evaluate runs the pipe's model on a set in evaluation mode and leaves the model unchanged. The last bits
-// of the results depend on Batch and the pipe's Chunks and Threads, but not on stages or devices. If ctx
-// ends first the error is ctx's. Evaluate is collective, and all members get the same result.
+// of the results depend on Batch and the pipe's Chunks, Threads and Replicas, but not on stages or devices.
+// If ctx ends first the error is ctx's. Evaluate is collective, and all members get the same result.
 func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
 	error) {
-	var all struct{ Score, Targets, Loss, Weight float64 } // sums over the samples
-	score, regression := correctTargets, set.Info().Task() == data.Regression
-	if regression {
-		score = squaredErrors
-	}
+	var all, of sums      // of the set, and of a batch
+	var outputs []float32 // of a batch, for regression
+	regression := set.Info().Task() == data.Regression
 	err := forEach(ctx, "Evaluate", p, set, config,
-		func(c *torch.Ctx, _ int, batch data.Batch, output *torch.Tensor) error {
-			target := tensorOf(c, batch.Target)
-			right, targets := score(c, output, target)
-			all.Score, all.Targets = all.Score+right, all.Targets+targets
+		func(c *torch.Ctx, batch data.Batch, _, row int, output *torch.Tensor) error {
+			if row == 0 {
+				of, outputs = sums{}, outputs[:0]
+			}
+			rows := output.Shape()[0]
+			target := c.Narrow(tensorOf(c, batch.Target), 0, int64(row), rows)
+			if regression {
+				outputs = append(outputs, torch.Values[float32](c.To(output, torch.Float32))...)
+			} else {
+				of.countCorrect(c, output, target)
+			}
 			if config.Loss != nil {
-				loss, weight := sumLoss(c, p.Config().Chunks, config.Loss, output, target)
-				all.Loss, all.Weight = all.Loss+loss, all.Weight+weight
+				of.addLoss(c, config.Loss, output, target)
+			}
+			if row+int(rows) == batch.Rows {
+				if regression {
+					of.addSquares(outputs, batch.Target)
+				}
+				all.add(of)
 			}
 			return nil
 		})
@@ -67,10 +77,9 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 		return Evaluation{}, fmt.Errorf("train: evaluating: %w", err)
 	}
 	e := Evaluation{Samples: set.Len()}
-	all.Score, all.Targets, all.Loss, all.Weight = 0, 0, 0, 0
+	all = sums{}
 	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // every replica evaluates all samples
-		all.Score, all.Targets = all.Score+s.Score, all.Targets+s.Targets
-		all.Loss, all.Weight = all.Loss+s.Loss, all.Weight+s.Weight
+		all.add(s)
 	}
 	if all.Targets == 0 || config.Loss != nil && all.Weight == 0 {
 		return Evaluation{}, errors.New("train: evaluating: no target of the set counts")
@@ -90,51 +99,61 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	return e, nil
 }
 
-func correctTargets(c *torch.Ctx, output, target *torch.Tensor) (score, targets float64) {
+// sums are over samples.
+type sums struct{ Score, Targets, Loss, Weight float64 }
+
+func (s *sums) add(o sums) {
+	s.Score, s.Targets = s.Score+o.Score, s.Targets+o.Targets
+	s.Loss, s.Weight = s.Loss+o.Loss, s.Weight+o.Weight
+}
+
+func (s *sums) countCorrect(c *torch.Ctx, output, target *torch.Tensor) {
+	defer c.Release(c.Mark())
 	count := func(is *torch.Tensor) float64 { return float64(torch.Item[int64](c.Sum(is))) }
-	return count(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target)),
-		count(c.Op("aten::ge.Scalar", target, 0))
+	s.Score += count(c.Op("aten::eq.Tensor", c.Argmax(output, 1), target))
+	s.Targets += count(c.Op("aten::ge.Scalar", target, 0))
 }
 
-func squaredErrors(c *torch.Ctx, output, target *torch.Tensor) (score, targets float64) {
-	return float64(torch.Item[float32](c.Op("aten::mse_loss", output, target, torch.ReduceSum))),
-		float64(target.Numel())
+// addSquares takes a whole batch, as the last bits of its sum depend on that. It is on no account.
+func (s *sums) addSquares(outputs []float32, targets data.Array) {
+	c := newCtx(torch.CPU(0))
+	defer c.Close()
+	c.Unlimited(func() {
+		x, target := torch.From(c, outputs, targets.Shape...), tensorOf(c, targets)
+		s.Score += float64(torch.Item[float32](c.Op("aten::mse_loss", x, target, torch.ReduceSum)))
+	})
+	s.Targets += float64(len(outputs))
 }
 
-// sumLoss returns the weighted sum of a batch's losses and the sum of the weights. It takes one
-// micro-batch at a time, so it needs no more memory than the loss in training.
-func sumLoss(c *torch.Ctx, chunks int, loss nn.Loss, output, target *torch.Tensor) (sum, all float64) {
-	rows := output.Shape()[0]
-	n := min(int64(max(chunks, 1)), rows)
-	for i := range n {
-		start, end := i*(rows/n)+min(i, rows%n), (i+1)*(rows/n)+min(i+1, rows%n)
-		mark, length := c.Mark(), end-start
-		y, want := c.Narrow(output, 0, start, length), c.Narrow(target, 0, start, length)
-		weight := nn.LossWeight(c, loss, length, []*torch.Tensor{want})
-		if all += weight; weight > 0 {
-			x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss, []*torch.Tensor{y}, []*torch.Tensor{want})
-			value := float64(torch.Item[float32](c.To(x, torch.Float32)))
-			if loss.Reduction() == torch.ReduceMean {
-				value *= weight
-			}
-			sum += value
-		}
-		c.Release(mark)
+// addLoss adds the loss of a micro-batch. It needs no more memory than the loss in training.
+func (s *sums) addLoss(c *torch.Ctx, loss nn.Loss, output, target *torch.Tensor) {
+	targets := []*torch.Tensor{target}
+	weight := nn.LossWeight(c, loss, output.Shape()[0], targets)
+	if s.Weight += weight; weight <= 0 {
+		return
 	}
-	return sum, all
+	x := nn.RunLoss(nn.NewCtx(c, nn.Config{}), loss, []*torch.Tensor{output}, targets)
+	if loss.Reduction() == torch.ReduceSum {
+		weight = 1
+	}
+	s.Loss += weight * float64(torch.Item[float32](c.To(x, torch.Float32)))
 }
 
-// batchFunc handles the model's output for the batch that begins with sample first. It is called in the
-// process of the last stage. Tensors that it makes on c are freed when it returns.
-type batchFunc func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error
+// batchFunc handles the model's output for the micro-batch that begins with a row of a batch and a
+// sample of the set. It is called in the process of the last stage, during the run. Tensors that it
+// makes on c are freed when it returns.
+type batchFunc func(c *torch.Ctx, batch data.Batch, sample, row int, output *torch.Tensor) error
 
-// forEach runs the batches of a set through a model in evaluation mode, in order, and calls f for each.
+// forEach runs the batches of a set through a model in evaluation mode, in order, and calls f for each
+// micro-batch.
 func forEach(ctx context.Context, caller string, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
 	f batchFunc) error {
 	if err := arg.AtLeast("train: "+caller, "Batch", config.Batch, 1); err != nil {
 		return err
 	}
-	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: config.Batch, Prefetch: 1})
+	replicas := max(p.Config().Replicas, 1)
+	rows := (config.Batch + replicas - 1) / replicas // as in training, so a batch needs no more memory
+	loader, err := data.NewLoader(set, data.LoaderConfig{BatchSize: rows, Prefetch: 1})
 	if err != nil {
 		return err
 	}
@@ -167,26 +186,20 @@ func trimLimited(p *pipe.Pipe) {
 	}
 }
 
-func inferBatch(ctx context.Context, p *pipe.Pipe, sample int, batch data.Batch, f batchFunc) error {
+func inferBatch(ctx context.Context, p *pipe.Pipe, sample int, batch data.Batch, f batchFunc) (err error) {
 	first, last, free := endContexts(p)
 	defer free()
-	var input *torch.Tensor
-	if err := torch.Try(func() { input = tensorOf(first, batch.Input) }); err != nil {
+	b := pipe.Batch{Each: func(row int64, output []*torch.Tensor) {
+		defer last.Close()
+		if len(output) != 1 || len(output[0].Shape()) == 0 {
+			err = fmt.Errorf("the model's output is %v; want one tensor, with rows", output)
+		} else if err == nil {
+			err = f(last, batch, sample+int(row), int(row), output[0])
+		}
+	}}
+	if err := torch.Try(func() { b.Input = pipe.Rows(tensorOf(first, batch.Input)) }); err != nil {
 		return err
 	}
-	result, err := p.Infer(ctx, pipe.Batch{Input: pipe.Rows(input)})
-	if err != nil {
-		return err
-	}
-	if stages := p.Stages(); !stages[len(stages)-1].Here {
-		return nil
-	}
-	for _, y := range result.Output {
-		last.Adopt(y)
-	}
-	if n := len(result.Output); n != 1 {
-		return fmt.Errorf("the model's output is a tuple of %d; want one tensor", n)
-	}
-	tried := torch.Try(func() { err = f(last, sample, batch, result.Output[0]) })
-	return cmp.Or(tried, err)
+	_, failed := p.Infer(ctx, b)
+	return cmp.Or(failed, err)
 }

@@ -1,3 +1,12 @@
+// Package train is the loop around a pipe: batches in, updates out, hooks in between, and
+// checkpoints from which a run goes on bit for bit.
+//
+//	loop := &train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 3}
+//	loop.OnStep = []train.Hook{func(s train.StepInfo) error { fmt.Println(s.Step, s.Loss); return nil }}
+//	result, err := loop.Run(ctx)
+//
+// It does not know how a step is run (pipe), how weights are updated (optim) or where samples come
+// from (data), and it prints nothing.
 package train
 
 import (
@@ -326,15 +335,10 @@ func (l *Loop) failGroup(action string, err error) error {
 // update steps the optimizer on all stages. It returns the gradients' norm before clipping. The norm is 0
 // without clipping, and if the Scaler skipped the update.
 func (l *Loop) update(ctx context.Context) (norm float64, err error) {
-	updated := true
-	switch {
-	case l.Scaler != nil:
-		norm, updated, err = l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
-	case l.ClipNorm > 0:
-		norm, err = l.Pipe.UpdateClipped(ctx, l.Optimizer, l.ClipNorm)
-	default:
-		err = l.Pipe.Update(ctx, l.Optimizer)
+	if l.Scaler == nil {
+		return l.Pipe.UpdateClipped(ctx, l.Optimizer, cmp.Or(l.ClipNorm, math.Inf(1)))
 	}
+	norm, updated, err := l.Pipe.UpdateScaled(ctx, l.Optimizer, l.Scaler, l.ClipNorm)
 	if l.ClipNorm == 0 || !updated { // after a skipped update the norm is not finite
 		norm = 0
 	}
@@ -384,12 +388,10 @@ func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 	defer nn.CopyBuffers(nn.Buffers(l.Pipe.Model()))()
 	c := newCtx(l.Pipe.Stages()[0].Device)
 	defer c.Close()
-	b := pipe.Batch{Training: true}
+	b := pipe.Batch{Training: true, Each: func(int64, []*torch.Tensor) {}}
 	err := torch.Try(func() { b.Input = pipe.Rows(c.Narrow(tensorOf(c, batch.Input), 0, 0, 1)) })
 	if err == nil {
-		var result pipe.Inference
-		result, err = l.Pipe.Infer(ctx, b)
-		torch.FreeAll(result.Output)
+		_, err = l.Pipe.Infer(ctx, b)
 	}
 	if err == nil || errors.Is(err, torch.ErrOutOfMemory) { // then the step says so
 		return nil
@@ -398,4 +400,50 @@ func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 	}
 	why, _, _ := strings.Cut(err.Error(), "; use ")
 	return refuseLastBatch(rows, errors.New(strings.TrimPrefix(why, "pipe: ")))
+}
+
+// tensorOf copies an array to the context's device. If memory runs out it panics with *torch.Error.
+func tensorOf(c *torch.Ctx, a data.Array) *torch.Tensor {
+	switch a.Kind {
+	case data.Float32:
+		return torch.From(c, a.Float32, a.Shape...)
+	case data.Int64:
+		return torch.From(c, a.Int64, a.Shape...)
+	case data.Uint8:
+		return torch.From(c, a.Uint8, a.Shape...)
+	}
+	panic(fmt.Sprintf("train: a batch of %v", a.Kind))
+}
+
+// firstRows is a batch of the first n samples, from the first one again if there are fewer.
+func firstRows(set data.Dataset, n int) (out data.Batch, err error) {
+	indices := make([]int, n)
+	for i := range indices {
+		indices[i] = i % set.Len()
+	}
+	return out, set.Fill(&out, indices)
+}
+
+// newCtx returns a context for work outside the pipe's workers. It has one thread: OpenMP starts threads
+// for each OS thread, and if there are more threads than cores, all sleep between operators.
+func newCtx(d torch.Device) *torch.Ctx { return torch.NewCtx(torch.Options{Device: d, Threads: 1}) }
+
+// endContexts returns contexts on the devices of the first and the last stage. The caller calls free.
+func endContexts(p *pipe.Pipe) (first, last *torch.Ctx, free func()) {
+	stages := p.Stages()
+	first, last = newCtx(stages[0].Device), newCtx(stages[len(stages)-1].Device)
+	return first, last, func() {
+		first.Close()
+		last.Close()
+	}
+}
+
+// placeBatch sets the input and the target of b to a batch's tensors, on the first and the last device.
+// The caller calls free, after an error as well.
+func (l *Loop) placeBatch(b *pipe.Batch, batch data.Batch) (free func(), err error) {
+	first, last, free := endContexts(l.Pipe)
+	return free, torch.Try(func() {
+		b.Input = pipe.Rows(tensorOf(first, batch.Input))
+		b.Target = pipe.Rows(tensorOf(last, batch.Target))
+	})
 }

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,6 +108,12 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 			p.Chunks = append(p.Chunks, n)
 		}
 	}
+	for _, n := range p.Chunks {
+		if p.Batch%n != 0 {
+			return nil, &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
+				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", p.Batch)}
+		}
+	}
 	if c.Devices != nil {
 		p.Machine = plan.Machine{}
 	}
@@ -130,39 +135,11 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 			plan.Device{Name: d.String(), Bytes: free, Threads: slices.Max(c.Threads)})
 	}
 	p.Wishes.Batch, p.Wishes.Devices = c.Batch, c.Stages
-	if err = p.check(); err == nil {
-		err = p.measure(ctx)
-	}
-	if err == nil {
+	if err = p.measure(ctx); err == nil {
 		err = p.search(ctx)
 	}
 	p.out.Machine, p.out.Wishes = p.Machine, p.Wishes
 	return &p.out, err
-}
-
-// check returns an error if chunks do not divide the batch, or parameters, gradients and the optimizer's
-// state exceed the limits.
-func (p *modelPlanner) check() error {
-	for _, n := range p.Chunks {
-		if p.Batch%n != 0 {
-			return &arg.ConfigError{Of: "train", Field: "Chunks", Value: n,
-				Remedy: fmt.Sprintf("want a divisor of the %d rows of a batch", p.Batch)}
-		}
-	}
-	need := int64(0)
-	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
-		if need += s.Bytes(); s.Trainable() {
-			need += int64(1+p.Wishes.State) * s.Bytes()
-		}
-	}
-	limit := p.Machine.Largest(p.Wishes.Limit)
-	total := limit * int64(cmp.Or(p.Stages, p.Machine.Parts(slices.Min(p.Threads))))
-	if need <= total || limit == 0 {
-		return nil
-	}
-	return &arg.ConfigError{Of: "train", Field: "Limit", Value: limit, Remedy: "want larger limits",
-		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state take %s, and all devices "+
-			"together may have %s", arg.Size(need), arg.Size(total))}
 }
 
 // measure measures the model on the first device for each number of micro-batches and of threads, then

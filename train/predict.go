@@ -21,17 +21,19 @@ import (
 //	regression      the numbers
 //
 // The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict returns the first error
-// of a call, a batch or ctx. Predict is collective. The process of the last stage makes the calls.
+// of a call, a batch or ctx. Predict is collective. The process of the last stage makes the calls, while
+// the pipe runs: each must not use it.
 func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
 	each func(sample int, output []float32) error) error {
 	info := set.Info()
 	task := info.Task()
 	tokens, _ := set.(interface{ Length(index int) int })
 	return forEach(ctx, "Predict", p, set, config,
-		func(c *torch.Ctx, first int, batch data.Batch, output *torch.Tensor) error {
+		func(c *torch.Ctx, _ data.Batch, first, _ int, output *torch.Tensor) error {
 			all := torch.Values[float32](c.To(output, torch.Float32))
-			size := len(all) / batch.Rows
-			for row := range batch.Rows {
+			rows := int(output.Shape()[0])
+			size := len(all) / rows
+			for row := range rows {
 				out := all[row*size:][:size:size]
 				positions := 1 // the number of classes is the model's, which may exceed the set's
 				switch task {

@@ -3,13 +3,22 @@ package train
 import (
 	"bytes"
 	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"penstock.example/data"
+	"penstock.example/group"
+	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
@@ -137,4 +146,117 @@ func jsonText(v any) string {
 	}
 	b, _ := json.Marshal(v) // cannot fail: v was decoded from JSON
 	return string(b)
+}
+
+// DisagreementError lists the facts that differ from rank 0's: "rank 2 has --seed 7, rank 0 has 8".
+type DisagreementError struct {
+	Differences []string
+}
+
+func (e *DisagreementError) Error() string {
+	return "train: the processes do not run the same training: " + strings.Join(e.Differences, "; ") +
+		"; start all with the same program, command line and data"
+}
+
+// Agree compares facts by name, such as "--seed", between the members of a group. If they differ it
+// returns a *DisagreementError on every member. Agree is collective and blocks until all have called it.
+func Agree(ctx context.Context, g *group.Group, facts map[string]string) error {
+	all, err := group.Meet(ctx, g, "facts of the run", facts, nil)
+	if err != nil {
+		return fmt.Errorf("train: comparing the processes: %w", err)
+	}
+	names := map[string]string{}
+	for _, facts := range all {
+		maps.Copy(names, facts)
+	}
+	var differences []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		first := all[0][name]
+		rank := slices.IndexFunc(all, func(facts map[string]string) bool { return facts[name] != first })
+		if rank > 0 {
+			differences = append(differences, fmt.Sprintf("rank %d has %s %s, rank 0 has %s", rank, name,
+				cmp.Or(all[rank][name], "none"), cmp.Or(first, "none")))
+		}
+	}
+	if differences != nil {
+		return &DisagreementError{differences}
+	}
+	return nil
+}
+
+// ParamsSHA256 returns the SHA-256, in hex, of all parameters and buffers of a model. It does not depend
+// on the cut. The hash covers the tensors sorted by the bytes of their names, each as
+//
+//	the name in UTF-8, and a byte 0
+//	the number of dimensions, then each dimension, as int64, little-endian
+//	the elements, little-endian, row-major
+//
+// It is collective, and all members get the hash; a nil group is this process alone. No step may run
+// meanwhile. Parameters are not sent between processes, and 1 MiB is copied from a device at a time.
+func ParamsSHA256(g *group.Group, model nn.Module) (string, error) {
+	params := sortedByName(nn.State(model))
+	owners, err := paramOwners(g, params)
+	if err != nil {
+		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
+	}
+	h := sha256.New() // its state goes from owner to owner
+	for at := 0; at < len(params); {
+		owner, first := owners[at], at
+		for ; at < len(params) && owners[at] == owner; at++ {
+			if owner == g.Rank() && err == nil {
+				err = hashParam(h, params[at])
+			}
+		}
+		state, _ := h.(encoding.BinaryMarshaler).MarshalBinary()
+		all, err := group.Meet(context.Background(), g,
+			fmt.Sprintf("train: hash from parameter %d on", first), state, err)
+		if err == nil {
+			err = h.(encoding.BinaryUnmarshaler).UnmarshalBinary(all[owner])
+		}
+		if err != nil {
+			return "", fmt.Errorf("train: the hash of the parameters: %w", err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func hashParam(h hash.Hash, p nn.NamedParam) error {
+	io.WriteString(h, p.Name)
+	h.Write([]byte{0})
+	shape := binary.LittleEndian.AppendUint64(nil, uint64(len(p.Shape())))
+	for _, size := range p.Shape() {
+		shape = binary.LittleEndian.AppendUint64(shape, uint64(size))
+	}
+	h.Write(shape)
+	return torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil })
+}
+
+func sortedByName(params []nn.NamedParam) []nn.NamedParam {
+	return slices.SortedFunc(slices.Values(params),
+		func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over it, for
+// the settings of Recipe.Data. It tells apart other files, windows and orders of samples. Equal
+// fingerprints do not prove equal sets.
+func Fingerprint(set data.Dataset) (string, error) {
+	const samples = 16
+	var indices []int
+	for i := range min(samples, set.Len()) {
+		indices = append(indices, i*set.Len()/min(samples, set.Len()))
+	}
+	var batch data.Batch
+	if err := set.Fill(&batch, indices); err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	info := set.Info()
+	fmt.Fprintln(h, info.Name, info.Classes, info.Input.Kind, info.Input.Shape, info.Target.Kind,
+		info.Target.Shape, set.Len())
+	for _, a := range []data.Array{batch.Input, batch.Target} {
+		for _, numbers := range []any{a.Float32, a.Int64, a.Uint8} {
+			binary.Write(h, binary.LittleEndian, numbers) // cannot fail
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }

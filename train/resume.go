@@ -168,21 +168,18 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 
 // checkTensors returns a *MismatchError unless checkpoint and model have the same tensors.
 func (c *Checkpoint) checkTensors(model nn.Module) error {
-	saved := map[string]string{}
+	saved, given := map[string]any{}, map[string]any{}
 	for _, name := range c.fileNames(modelKind) {
 		for tensor, t := range c.Files[name].Tensors {
-			saved[tensor] = t.String()
+			saved[tensor] = t
 		}
 	}
-	for _, p := range sortedByName(nn.State(model)) {
-		given := fmt.Sprintf("%s%v", torch.FileDType(p.DType()), p.Shape())
-		if was := cmp.Or(saved[p.Name], "absent"); was != given {
-			return &MismatchError{c.Path, Change{fmt.Sprintf("tensor %q", p.Name), was, given}}
-		}
-		delete(saved, p.Name)
+	for _, p := range nn.State(model) {
+		given[p.Name] = Tensor{torch.FileDType(p.DType()), p.Shape()}
 	}
-	for _, name := range slices.Sorted(maps.Keys(saved)) {
-		return &MismatchError{c.Path, Change{fmt.Sprintf("tensor %q", name), saved[name], "absent"}}
+	for _, d := range changes("", saved, given) {
+		return &MismatchError{c.Path, Change{fmt.Sprintf("tensor %q", d.Field), strings.Trim(d.Saved, `"`),
+			strings.Trim(d.Given, `"`)}}
 	}
 	return nil
 }

@@ -55,10 +55,8 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 func (s Store) save(path string, at Progress, r Recipe, model nn.Module, o optim.Optimizer) error {
 	temporary := s.temporaryPath(at.Step, "")
 	err := s.onFirst("directory made", func() error {
-		if err := cmp.Or(s.remove(temporary), s.fault("mkdir", temporary)); err != nil {
-			return err
-		}
-		return os.MkdirAll(temporary, 0o777)
+		return cmp.Or(s.remove(temporary),
+			s.do("mkdir", temporary, func() error { return os.MkdirAll(temporary, 0o777) }))
 	})
 	var index Contents
 	if err == nil {

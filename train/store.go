@@ -6,10 +6,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +19,11 @@ import (
 	"strings"
 	"syscall"
 
+	"penstock.example/data"
 	"penstock.example/group"
+	"penstock.example/internal/disk"
+	"penstock.example/optim"
+	"penstock.example/safetensors"
 )
 
 // Store is a directory of checkpoints.
@@ -80,22 +86,17 @@ func (s Store) onFirst(what string, f func() error) error {
 // file system without locks it neither locks nor removes. Lock is collective, and fails unless all
 // processes see rank 0's directory.
 func (s Store) Lock() (release func() error, err error) {
-	var directory *os.File
-	release = func() error {
-		if directory == nil {
-			return nil
-		}
-		return directory.Close()
-	}
 	ctx := context.Background()
+	release = func() error { return nil }
 	probe, err := group.FromFirst(ctx, s.Group, "train: checkpoints locked", func() (string, error) {
-		err := os.MkdirAll(s.Dir, 0o777)
-		if err == nil {
-			directory, err = os.Open(s.Dir)
+		if err := os.MkdirAll(s.Dir, 0o777); err != nil {
+			return "", err
 		}
+		directory, err := os.Open(s.Dir)
 		if err != nil {
 			return "", err
 		}
+		release = directory.Close
 		switch err := syscall.Flock(int(directory.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 		case errors.Is(err, syscall.EWOULDBLOCK):
 			return "", ErrLocked
@@ -176,41 +177,37 @@ func (s Store) removeOld(best *Best) error {
 
 // The methods below make all changes in the directory.
 
-func (s Store) fault(operation, path string) error {
-	if s.faultHook == nil {
-		return nil
+// do makes a change, unless a test refuses it.
+func (s Store) do(operation, path string, change func() error) error {
+	if s.faultHook != nil {
+		if err := s.faultHook(operation, path); err != nil {
+			return err
+		}
 	}
-	return s.faultHook(operation, path)
+	return change()
 }
 
 func (s Store) rename(from, to string) error {
-	if err := s.fault("rename", from); err != nil {
-		return err
-	}
-	return os.Rename(from, to)
+	return s.do("rename", from, func() error { return os.Rename(from, to) })
 }
 
 func (s Store) remove(path string) error {
-	if err := s.fault("remove", path); err != nil {
-		return err
-	}
-	return os.RemoveAll(path)
+	return s.do("remove", path, func() error { return os.RemoveAll(path) })
 }
 
 // writeFile writes a new file, forces it to disk and returns its size and hash.
 func (s Store) writeFile(path string, write func(io.Writer) error) (entry File, err error) {
-	if err := s.fault("create", path); err != nil {
-		return File{}, err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
+	var f *os.File
+	if err := s.do("create", path, func() (err error) {
+		f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		return err
+	}); err != nil {
 		return File{}, err
 	}
 	defer func() { err = cmp.Or(err, f.Close()) }()
 	h := sha256.New()
 	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
-	err = cmp.Or(write(w), s.fault("write", path), w.Flush(), s.fault("sync", path), f.Sync())
-	if err != nil {
+	if err := cmp.Or(write(w), s.do("write", path, w.Flush), s.do("sync", path, f.Sync)); err != nil {
 		return File{}, err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
@@ -224,5 +221,130 @@ func (s Store) syncDirectory(path string) error {
 		return err
 	}
 	defer d.Close()
-	return cmp.Or(s.fault("sync", path), d.Sync())
+	return s.do("sync", path, d.Sync)
+}
+
+// formatVersion changes if an older penstock could misread a newer checkpoint, or a newer penstock an
+// older one.
+const formatVersion = 2
+
+// stateFile is a checkpoint's index.
+const stateFile = "state.json"
+
+// Kinds of files with tensors. Names of tensors are unique within a kind.
+const (
+	modelKind     = "model"
+	frozenKind    = "model-frozen" // of parameters that are not trained; also of modelKind
+	optimizerKind = "optimizer"
+)
+
+// shardName returns the name of a rank's file, as Hugging Face names models in several files.
+func shardName(kind string, rank, ranks int) string {
+	if ranks == 1 {
+		return kind + ".safetensors"
+	}
+	return fmt.Sprintf("%s-%05d-of-%05d.safetensors", kind, rank+1, ranks)
+}
+
+// Progress is the state of a run between two steps.
+type Progress struct {
+	Step     int64         `json:"step"`     // steps taken, including those before a resume
+	Position data.Position `json:"position"` // of the next batch
+	// Best is the best validation, nil before the first. Store keeps its checkpoint.
+	Best *Best `json:"best,omitempty"`
+	// Copies of the Loop's; may be nil.
+	Scaler  *optim.Scaler  `json:"scaler,omitempty"`
+	Plateau *optim.Plateau `json:"plateau,omitempty"`
+}
+
+// Contents is the index of a checkpoint: the content of state.json.
+type Contents struct {
+	Version int `json:"version"` // of the format
+	Progress
+	Recipe  json.RawMessage  `json:"recipe"`
+	Updates map[string]int64 `json:"updates"` // the optimizer's count for each parameter
+	Files   map[string]File  `json:"files"`   // by name
+	SHA256  string           `json:"sha256"`  // of state.json with an empty SHA256
+}
+
+// File describes a file with the model's tensors or the optimizer's state.
+type File struct {
+	Bytes   int64             `json:"bytes"`
+	SHA256  string            `json:"sha256"`
+	Tensors map[string]Tensor `json:"tensors,omitempty"` // by name
+}
+
+// Tensor is the type and shape of a tensor in a file, written as "F32[12 16]".
+type Tensor struct {
+	DType safetensors.DType
+	Shape []int64
+}
+
+func (t Tensor) String() string { return fmt.Sprintf("%s%v", t.DType, t.Shape) }
+
+// Bytes returns the size of the tensor.
+func (t Tensor) Bytes() int64 {
+	size, _ := safetensors.Tensor{DType: t.DType, Shape: t.Shape}.Size()
+	return size
+}
+
+// MarshalText returns String's text.
+func (t Tensor) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (t *Tensor) UnmarshalText(text []byte) error {
+	dtype, shape, _ := strings.Cut(string(text), "[")
+	t.DType = safetensors.DType(dtype)
+	return json.Unmarshal([]byte("["+strings.ReplaceAll(shape, " ", ",")), &t.Shape)
+}
+
+// fileNames lists the files of a kind, or all files if kind is empty, sorted.
+func (c Contents) fileNames(kind string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.Files)),
+		func(name string) bool { return !strings.HasPrefix(name, kind) })
+}
+
+// encode returns the content of state.json with its hash.
+func (c Contents) encode() ([]byte, error) {
+	c.SHA256 = ""
+	plain, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(plain)
+	c.SHA256 = hex.EncodeToString(sum[:])
+	text, err := json.MarshalIndent(c, "", "  ")
+	return append(text, '\n'), err
+}
+
+// DamagedError is returned for a checkpoint that was changed after it was written.
+type DamagedError struct {
+	Path    string // of the checkpoint
+	Problem error
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("train: checkpoint %s is damaged: %v", e.Path, e.Problem)
+}
+
+func (e *DamagedError) Unwrap() error { return e.Problem }
+
+// check returns an error unless the file at path has the size and the hash of f.
+func (f File) check(path string) error {
+	file, err := disk.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	h := sha256.New()
+	n, err := file.WriteTo(h)
+	switch {
+	case err != nil:
+		return err
+	case n != f.Bytes:
+		return fmt.Errorf("%s has %d bytes, %d were written", filepath.Base(path), n, f.Bytes)
+	case hex.EncodeToString(h.Sum(nil)) != f.SHA256:
+		return fmt.Errorf("%s: its content does not match its hash", filepath.Base(path))
+	}
+	return nil
 }

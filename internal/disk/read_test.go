@@ -19,16 +19,9 @@ func odd(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
 	pipe, socket, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "s"), filepath.Join(dir, "link")
-	if err := syscall.Mkfifo(pipe, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(pipe, link); err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(pipe, 0o666))
+	must.Do(t, os.Symlink(pipe, link))
+	listener := must.Get(net.Listen("unix", socket))(t)
 	t.Cleanup(func() { listener.Close() })
 	return map[string]string{"named pipe": pipe, "device": "/dev/zero", "socket": socket, "directory": dir,
 		"but a named pipe": link}
@@ -49,9 +42,7 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 	}
 	dir := t.TempDir()
 	dangling := filepath.Join(dir, "dangling")
-	if err := os.Symlink(filepath.Join(dir, "nowhere"), dangling); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(filepath.Join(dir, "nowhere"), dangling))
 	if _, err := disk.Open(dangling); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a dangling link: error %v", err)
 	}
@@ -60,12 +51,8 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	if err := os.WriteFile(path, []byte("0123456789"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte("0123456789"), 0o666))
+	must.Do(t, os.Symlink(path, link))
 	for _, p := range []string{path, link} {
 		if got, err := disk.Read(p, 10); err != nil || string(got) != "0123456789" {
 			t.Errorf("%s: %q, %v", p, got, err)
@@ -77,9 +64,7 @@ func TestRead(t *testing.T) {
 	}
 	// A file that is all hole is refused by its size: reading it would take as long as its bytes
 	// are many.
-	if err := os.Truncate(path, 1<<40); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Truncate(path, 1<<40))
 	if _, err := disk.Read(path, disk.MaxJSON); err == nil || !strings.Contains(err.Error(), "want at most") {
 		t.Errorf("a sparse file: error %v", err)
 	}

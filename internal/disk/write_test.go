@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock.example/internal/disk"
+	"penstock.example/internal/must"
 )
 
 func text(s string) func(io.Writer) error {
@@ -49,10 +50,7 @@ func TestWriteTakesFilesAndDevices(t *testing.T) {
 	paths := odd(t)
 	delete(paths, "device") // /dev/zero can be written to
 	for what, path := range paths {
-		before, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := must.Get(os.Lstat(path))(t)
 		if err := disk.Probe(path); !errors.Is(err, disk.ErrNotRegular) {
 			t.Errorf("%s: Probe gives error %v", what, err)
 		}
@@ -65,9 +63,7 @@ func TestWriteTakesFilesAndDevices(t *testing.T) {
 	}
 	// a link, so that a fault does not cost the machine its /dev/null
 	null := filepath.Join(t.TempDir(), "null")
-	if err := os.Symlink("/dev/null", null); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink("/dev/null", null))
 	if err := errors.Join(disk.Probe(null), disk.Write(null, text("x"))); err != nil {
 		t.Error(err)
 	}

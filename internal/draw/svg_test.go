@@ -13,6 +13,7 @@ import (
 
 	"penstock.example/internal/draw"
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -26,23 +27,13 @@ func parts(a schedule.Action) time.Duration {
 
 func simulated(t rapid.TB, name string, devices, virtual, microBatches int) schedule.Timeline {
 	t.Helper()
-	s, err := schedule.Named(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	workers, err := s.Workers(devices, virtual)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(schedule.Named(name))(t)
+	workers := must.Get(s.Workers(devices, virtual))(t)
 	p, err := s.Generate(schedule.Config{Stages: len(workers), MicroBatches: microBatches, Worker: workers})
 	if err != nil {
 		t.Fatal(err)
 	}
-	timeline, err := schedule.Simulate(p, parts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return timeline
+	return must.Get(schedule.Simulate(p, parts))(t)
 }
 
 // read returns the texts of an SVG and counts its elements, which must be well formed.
@@ -72,21 +63,14 @@ func read(t rapid.TB, svg []byte) (texts []string, elements map[string]int) {
 // Reductions are thin bars above what their worker does meanwhile, which they do not make busier.
 func TestSVGOfReductions(t *testing.T) {
 	bfs, _ := schedule.Named("bfs")
-	p, err := bfs.Program(2, 2, schedule.Config{MicroBatches: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(bfs.Program(2, 2, schedule.Config{MicroBatches: 2}))(t)
 	took := func(reduction time.Duration) schedule.Timeline {
-		timeline, err := schedule.Simulate(schedule.AddReduce(p), func(a schedule.Action) time.Duration {
+		return must.Get(schedule.Simulate(schedule.AddReduce(p), func(a schedule.Action) time.Duration {
 			if a.Kind == schedule.Reduce {
 				return reduction
 			}
 			return parts(a)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return timeline
+		}))(t)
 	}
 	texts, elements := read(t, draw.SVG(took(3*time.Millisecond), draw.Options{}))
 	if !slices.Contains(texts, "gradient reduction") || !slices.Contains(texts, "idle 33.3 %") {

@@ -62,7 +62,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 			return c.Linear(x, weights[i],
 				biases[i])
 		},
-		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Tanh(x) },
+		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Op("aten::tanh", x) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.GELU(x, "none") },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Dropout(x, 0.3) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor {
@@ -102,7 +102,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 				return from(c, i+1, 0, operators[chain[i]](c, i, x))
 			}
 			y := c.To(from(c, 0, 0, x), torch.Float32)
-			c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
+			c.Backward(tensors{y}, tensors{c.Op("aten::ones_like", y)}, false)
 			_, draws := c.Draws()
 			out := [][]float32{torch.Values[float32](y), gradOf(c, x), {float32(draws)}}
 			for i := range chain {
@@ -155,7 +155,7 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 		{"an input that is an output", 6, func(x, y float32) float32 { return 1 }, false},
 		{"an output that needs no gradient in the second run", 4, nil, false},
 	} {
-		c.Backward(tensors{out[row.output]}, tensors{c.OnesLike(out[row.output])}, true)
+		c.Backward(tensors{out[row.output]}, tensors{c.Op("aten::ones_like", out[row.output])}, true)
 		var want []float32
 		for i, v := range torch.Values[float32](x) {
 			if row.wantX != nil {
@@ -170,7 +170,8 @@ func TestCheckpointOutputsWithoutGradient(t *testing.T) {
 		}
 	}
 	all := tensors{out[0], out[3], out[6]}
-	c.Backward(all, tensors{c.OnesLike(x), c.OnesLike(x), c.OnesLike(x)}, false)
+	one := c.Op("aten::ones_like", x)
+	c.Backward(all, tensors{one, one, one}, false)
 	for i, got := range gradOf(c, x) {
 		if want := 7 + torch.Values[float32](y)[i] + 1; got != want {
 			t.Errorf("all outputs together: gradient %v, want %v", got, want)
@@ -188,7 +189,7 @@ func TestCheckpointGoesBackTwice(t *testing.T) {
 	},
 		tensors{x}, false)
 	back := func(keep bool) error {
-		return torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, keep) })
+		return torch.Try(func() { c.Backward(y, tensors{c.Op("aten::ones_like", y[0])}, keep) })
 	}
 	must.Do(t, errors.Join(back(true), back(false)))
 	if got := gradOf(c, x); !slices.Equal(got, []float32{6, 6}) {
@@ -234,7 +235,7 @@ func TestCheckpointsDeepAndSideBySide(t *testing.T) {
 			}
 			side := engine.Checkpoint(c, f, tensors{x}, false)
 			y := c.Add(h[0], side[0])
-			c.Backward(tensors{y}, tensors{c.OnesLike(y)}, false)
+			c.Backward(tensors{y}, tensors{c.Op("aten::ones_like", y)}, false)
 			if got := torch.Values[float32](c.GradOf(x)); got[0] != 10 || got[999] != 10 {
 				t.Errorf("gradient %v, want 2*2*2 + 2", got[0])
 			}
@@ -251,9 +252,10 @@ func TestCheckpointIsForgottenWithItsGraph(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x := torchtest.Leaf(t, c, 2)
 	before := shim.Checkpoints()
-	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
+	y := engine.Checkpoint(c,
+		func(c *torch.Ctx, in tensors) tensors { return tensors{c.Op("aten::tanh", in[0])} },
 		tensors{x}, false)
-	z := c.Tanh(y[0])
+	z := c.Op("aten::tanh", y[0])
 	y[0].Free()
 	if got := shim.Checkpoints() - before; got != 1 {
 		t.Errorf("%d checkpoints, want 1", got)
@@ -276,10 +278,11 @@ func TestCheckpointNoticesOverwrittenInputs(t *testing.T) {
 		t.Errorf("by the function: %v", err)
 	}
 	h = c.MulScalar(x, 2)
-	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors { return tensors{c.Tanh(in[0])} },
+	y := engine.Checkpoint(c,
+		func(c *torch.Ctx, in tensors) tensors { return tensors{c.Op("aten::tanh", in[0])} },
 		tensors{h}, false)
 	c.AddScalar_(h, 1)
-	err = torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
+	err = torch.Try(func() { c.Backward(y, tensors{c.Op("aten::ones_like", y[0])}, false) })
 	if err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
 		t.Errorf("between forward and backward: %v", err)
 	}
@@ -306,9 +309,9 @@ func TestCheckpointThatComputesSomethingElse(t *testing.T) {
 			if c.Grad() {
 				return second.f(c, in[0])
 			}
-			return tensors{c.Tanh(in[0])}
+			return tensors{c.Op("aten::tanh", in[0])}
 		}, tensors{x}, false)
-		err := torch.Try(func() { c.Backward(y, tensors{c.OnesLike(y[0])}, false) })
+		err := torch.Try(func() { c.Backward(y, tensors{c.Op("aten::ones_like", y[0])}, false) })
 		if err == nil || !strings.Contains(err.Error(), second.want) {
 			t.Errorf("%s: got %v, want %q in it", reason, err, second.want)
 		}
@@ -354,7 +357,7 @@ func TestCheckpointFailures(t *testing.T) {
 				defer runtime.UnlockOSThread()
 				x := torchtest.Leaf(t, c, 64)
 				f := func(c *torch.Ctx, in tensors) tensors {
-					y := c.Tanh(in[0])
+					y := c.Op("aten::tanh", in[0])
 					if c.Grad() {
 						row.fail(c)
 					}
@@ -363,7 +366,7 @@ func TestCheckpointFailures(t *testing.T) {
 				before := engine.Sequence()
 				y := engine.Checkpoint(c, deep(depth-1, f), tensors{x}, false)
 				after := engine.Sequence()
-				grad := c.OnesLike(y[0])
+				grad := c.Op("aten::ones_like", y[0])
 				ended := func() (p any) {
 					defer func() { p = recover() }()
 					c.Backward(y, tensors{grad}, false)
@@ -438,13 +441,13 @@ func TestAttach(t *testing.T) {
 		t.Fatalf("attached are %v", torch.Describe(ys))
 	}
 	start := func(i int, keep bool) {
-		c.Backward(ys[i:i+1], []*torch.Tensor{c.OnesLike(ys[i])}, keep)
+		c.Backward(ys[i:i+1], []*torch.Tensor{c.Op("aten::ones_like", ys[i])}, keep)
 	}
 	start(1, true)
 	if got := torch.Values[float32](c.GradOf(leaf))[0]; got != 3 {
 		t.Errorf("the gradient through one output is %v, want 3", got)
 	}
-	c.Backward(ys[:2], []*torch.Tensor{c.OnesLike(ys[0]), c.OnesLike(ys[1])}, false)
+	c.Backward(ys[:2], []*torch.Tensor{c.Op("aten::ones_like", ys[0]), c.Op("aten::ones_like", ys[1])}, false)
 	if got := torch.Values[float32](c.GradOf(leaf))[0]; got != 8 {
 		t.Errorf("the gradient through both as well is %v, want 8", got)
 	}
@@ -479,14 +482,14 @@ func TestAttachHoldsNothing(t *testing.T) {
 	if used := device.Memory().Live - before; used != 8000+8 {
 		t.Errorf("%d bytes are live, want those of the outputs", used)
 	}
-	loss := c.Sum(c.Tanh(ys[0])) // the gradient of a plain sum would be one number, expanded
+	loss := c.Sum(c.Op("aten::tanh", ys[0])) // the gradient of a plain sum would be one number, expanded
 	c.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
 	d.during = nil
 
 	// A graph that is dropped is forgotten with its last tensor.
 	d = &doubling{t: t}
 	ys = d.attach(c, leaf)
-	y := c.Tanh(ys[1])
+	y := c.Op("aten::tanh", ys[1])
 	for _, t := range ys {
 		t.Free()
 	}
@@ -508,7 +511,7 @@ func TestAttachedBackwardFails(t *testing.T) {
 		d := &doubling{t: t, during: func(*torch.Ctx, *engine.Arrival) { fail() }}
 		y := d.attach(c, leaf)[0]
 		ended := torchtest.Ended(func() {
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 		})
 		if ended != name {
 			t.Errorf("backward ended with %v, want %v", ended, name)

@@ -77,7 +77,7 @@ func TestGateHoldsNoValue(t *testing.T) {
 	if freed := live - torchtest.Device(2).Memory().Live; freed != 4000 {
 		t.Errorf("%d of 4000 bytes were freed", freed)
 	}
-	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 	if g := c.GradOf(m); g == nil || g.Numel() != 1000 {
 		t.Errorf("gradient %v", g)
 	}
@@ -102,7 +102,7 @@ func TestBranchSumsItsUsesFirst(t *testing.T) {
 		side := row.side(h)
 		a, b, last := c.MulScalar(side, -1e8), c.MulScalar(side, 1e8), c.MulScalar(h, 1)
 		y := c.Add(c.Add(a, b), last)
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 		if got := gradOf(c, x)[0]; got != row.want {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
@@ -126,7 +126,7 @@ func TestBranchIsTheSameTensor(t *testing.T) {
 		t.Error("a change of the branch is not one of the tensor")
 	}
 	if err := torch.Try(func() {
-		c.Backward([]*torch.Tensor{square}, []*torch.Tensor{c.OnesLike(square)},
+		c.Backward([]*torch.Tensor{square}, []*torch.Tensor{c.Op("aten::ones_like", square)},
 			false)
 	}); err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
 		t.Errorf("backward through what the change spoiled: %v", err)
@@ -156,7 +156,7 @@ func TestSumsOfCopiedGradients(t *testing.T) {
 		box := engine.Mailbox(c)
 		x = engine.Gate(c, box, x)
 		y := c.Sum(x)
-		g := []*torch.Tensor{gradient(from), c.OnesLike(y)}
+		g := []*torch.Tensor{gradient(from), c.Op("aten::ones_like", y)}
 		from.Free()
 		p := engine.PrepareBackward(c, []*torch.Tensor{x, y}, g)
 		torch.FreeAll(append(g, x, y))
@@ -167,7 +167,7 @@ func TestSumsOfCopiedGradients(t *testing.T) {
 		return d.Memory().Peak - before
 	}
 	want := peak(func(from *torch.Tensor) (g *torch.Tensor) {
-		c.NoGrad(func() { g = c.Tanh(from) })
+		c.NoGrad(func() { g = c.Op("aten::tanh", from) })
 		return g
 	})
 	for name, gradient := range map[string]func(*torch.Tensor) *torch.Tensor{
@@ -279,7 +279,7 @@ func TestBranchesAndMailboxesGetDenseGradients(t *testing.T) {
 	mailbox, behind := engine.Mailed(c, c.Ones(torch.Float32, 4, 6))
 	for name, way := range map[string]struct{ box, y *torch.Tensor }{"branch": {box, columns(branch)},
 		"mailbox": {mailbox, columns(behind)}} {
-		c.Backward([]*torch.Tensor{way.y}, []*torch.Tensor{c.OnesLike(c.Detach(way.y))}, false)
+		c.Backward([]*torch.Tensor{way.y}, []*torch.Tensor{c.Op("aten::ones_like", c.Detach(way.y))}, false)
 		if g := c.GradOf(way.box); !engine.Dense(g.Shape(), engine.Strides(c, g)) {
 			t.Errorf("%s: the gradient has strides %v", name, engine.Strides(c, g))
 		}
@@ -332,7 +332,7 @@ func TestReLUIsAtens(t *testing.T) {
 				}
 				x, g := draw(special), draw(nil)
 				a, b := c.Detach(x).SetRequiresGrad(true), c.Detach(x).SetRequiresGrad(true)
-				y, z := c.ReLU(a), c.Call("aten::relu", b)[0].(*torch.Tensor)
+				y, z := c.Op("penstock::relu", a), c.Call("aten::relu", b)[0].(*torch.Tensor)
 				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{g}, false)
 				c.Backward([]*torch.Tensor{z}, []*torch.Tensor{g}, false)
 				sameBits(t, "result", y, z)
@@ -377,7 +377,7 @@ func TestBackwardAlongAPathIsTheEngines(t *testing.T) {
 					x := c.Clone(inputs[i]).SetRequiresGrad(true)
 					y := x
 					for k := 0; k < len(mine); k += 3 {
-						y = c.Mul(c.ReLU(c.Linear(y, mine[k], mine[k+1])), mine[k+2])
+						y = c.Mul(c.Op("penstock::relu", c.Linear(y, mine[k], mine[k+1])), mine[k+2])
 					}
 					roots, grads := []*torch.Tensor{y}, []*torch.Tensor{outGrads[i]}
 					for range others {
@@ -482,7 +482,7 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 		case "grouped convolution":
 			h = conv(c.Narrow(m.kernel[s.weight], 1, 0, 1), 2)
 		case "weight made of a weight":
-			h = c.Op("aten::mm", h, c.Tanh(c.Transpose(w, 0, 1)))
+			h = c.Op("aten::mm", h, c.Op("aten::tanh", c.Transpose(w, 0, 1)))
 		case "bias":
 			h = c.Add(h, v)
 		case "scale":
@@ -492,7 +492,7 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 		case "gelu":
 			h = c.GELU(h, "none")
 		case "tanh":
-			h = c.Tanh(h)
+			h = c.Op("aten::tanh", h)
 		case "residual":
 			h = c.Add(h, made[s.from])
 		case "pieces":
@@ -505,7 +505,7 @@ func (m *model) forward(c *torch.Ctx, x *torch.Tensor) []*torch.Tensor {
 			h = c.Add(c.Linear(h, w, v), c.Detach(made[s.from]))
 		case "checkpoint":
 			h = engine.Checkpoint(c, func(c *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
-				return []*torch.Tensor{c.Tanh(c.Linear(in[0], w, v))}
+				return []*torch.Tensor{c.Op("aten::tanh", c.Linear(in[0], w, v))}
 			}, []*torch.Tensor{h}, true, w, v)[0]
 		case "node":
 			h = ownProduct(c, h, w)
@@ -656,7 +656,7 @@ func (s *stack) prepare(c *torch.Ctx, rows int64) *engine.Prepared {
 			x = c.GELU(x, "none")
 		}
 	}
-	p := engine.PrepareBackward(c, []*torch.Tensor{x}, []*torch.Tensor{c.OnesLike(x)})
+	p := engine.PrepareBackward(c, []*torch.Tensor{x}, []*torch.Tensor{c.Op("aten::ones_like", x)})
 	c.Release(mark)
 	return p
 }
@@ -715,8 +715,8 @@ func TestSplitWithoutSomeGradients(t *testing.T) {
 	if !dead.RequiresGrad() {
 		t.Fatal("the dead output has no graph")
 	}
-	y := c.Tanh(parts[1]) // parts 0 and 2 get none
-	grad := c.OnesLike(y)
+	y := c.Op("aten::tanh", parts[1]) // parts 0 and 2 get none
+	grad := c.Op("aten::ones_like", y)
 	c.Backward([]*torch.Tensor{y}, []*torch.Tensor{grad}, true)
 	want := [][]float32{gradOf(c, w), gradOf(c, v), gradOf(c, box)}
 	p := engine.PrepareBackward(c, []*torch.Tensor{y}, []*torch.Tensor{grad})
@@ -749,7 +749,7 @@ func TestSplitOfSeveralOutputs(t *testing.T) {
 		})
 		box := engine.Mailbox(c)
 		mark := c.Mark()
-		h := c.Linear(c.Tanh(c.Linear(engine.Gate(c, box, x), w, nil)), v, nil)
+		h := c.Linear(c.Op("aten::tanh", c.Linear(engine.Gate(c, box, x), w, nil)), v, nil)
 		list := c.Call("aten::split.Tensor", h, 2, 1)[0].([]*torch.Tensor)
 		roots := []*torch.Tensor{list[0], c.Transpose(h, 0, 1), list[2], h, c.Narrow(c.Linear(h, w, nil),
 			0, 1, 2), h}
@@ -835,7 +835,7 @@ func TestSplitFreesItsSecondPart(t *testing.T) {
 		}
 	}
 	y := c.MulScalar(c.Randn(4, 8).SetRequiresGrad(true), 2)
-	p := engine.PrepareBackward(c, []*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)})
+	p := engine.PrepareBackward(c, []*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)})
 	defer p.Free()
 	if err := torch.Try(func() { p.Split(y) }); err == nil || !strings.Contains(err.Error(), "want leaves") {
 		t.Errorf("a tensor that was computed as one that is wanted first: %v", err)

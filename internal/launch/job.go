@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Job is a number of processes of one program that work together. The number of a process is its rank.
@@ -109,7 +111,7 @@ func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
 		go func() {
 			err := c.Wait()
 			log.flush()
-			exits <- failureOf(rank, c, err, time.Since(started))
+			exits <- failureOf(rank, c, err, time.Since(started), log.signal)
 		}()
 	}
 
@@ -162,14 +164,15 @@ func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
 	return c
 }
 
-// failureOf describes the end of a process. err is the result of Wait; without an error it returns nil.
-func failureOf(rank int, c *exec.Cmd, err error, after time.Duration) *Failure {
+// failureOf describes the end of a process. err is the result of Wait; without an error it returns nil. A Go
+// program that crashes by a signal, which it names, ends itself by another.
+func failureOf(rank int, c *exec.Cmd, err error, after time.Duration, named string) *Failure {
 	if err == nil {
 		return nil
 	}
 	f := &Failure{Rank: rank, Code: c.ProcessState.ExitCode(), After: after}
 	if status, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		f.Signal = status.Signal()
+		f.Signal = cmp.Or(unix.SignalNum(named), status.Signal())
 	}
 	if f.Code == 0 { // the output could not be passed on
 		f.Err = err

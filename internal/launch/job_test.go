@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"penstock.example/internal/launch"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 )
 
@@ -118,9 +119,7 @@ func failure(t *testing.T, err error) *launch.Failure {
 
 func TestOutputIsTheFirstOnesAndTheRestIsPrefixed(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if err := job(&stdout, &stderr, "write", "write", "group").Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, job(&stdout, &stderr, "write", "write", "group").Run(t.Context()))
 	if got := stdout.String(); got != "a\x00b\nno end" {
 		t.Errorf("stdout is %q", got)
 	}
@@ -136,9 +135,7 @@ func TestOutputIsTheFirstOnesAndTheRestIsPrefixed(t *testing.T) {
 
 func TestLinesOfProcessesAreWhole(t *testing.T) {
 	var stderr bytes.Buffer
-	if err := job(io.Discard, &stderr, "write", "much a", "much b").Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, job(io.Discard, &stderr, "write", "much a", "much b").Run(t.Context()))
 	counts := map[byte]int{}
 	for line := range strings.Lines(stderr.String()) {
 		if line[1] == '0' {
@@ -175,6 +172,8 @@ func TestTheFailureThatIsTold(t *testing.T) {
 		{[]string{"exit 1", "silent"}, time.Millisecond, forever, 0, 1, 0, ""},
 		{[]string{"exit 1", "refused", "exit 1"}, forever, forever, 1, launch.Usage, 0, ""},
 		{[]string{"crash"}, forever, forever, 0, -1, syscall.SIGABRT, ""}, // a crash is no refusal
+		{[]string{"signal 11"}, forever, forever, 0, -1, syscall.SIGSEGV,
+			"was ended by signal 11 (segmentation fault)"},
 	} {
 		j := job(io.Discard, io.Discard, row.whats...)
 		j.Settle, j.Grace = row.settle, row.grace
@@ -206,9 +205,7 @@ func TestAStoppedProcessEndsInOrder(t *testing.T) {
 		t.Fatalf("processes %v, want 2", pids)
 	}
 	for i, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGTERM} {
-		if err := syscall.Kill(slices.Sorted(slices.Values(pids))[i], s); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, syscall.Kill(slices.Sorted(slices.Values(pids))[i], s))
 	}
 	if !lines.Scan() || lines.Text() != "[0] saved" {
 		t.Errorf("got %q", lines.Text())
@@ -302,13 +299,8 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 func TestNothingOutlivesTheLauncher(t *testing.T) {
 	launcher := exec.Command(os.Args[0])
 	launcher.Env = append(os.Environ(), asProcess+"=job")
-	out, err := launcher.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := launcher.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(launcher.StdoutPipe())(t)
+	must.Do(t, launcher.Start())
 	lines := bufio.NewScanner(out)
 	for range 2 {
 		if !lines.Scan() {
@@ -319,9 +311,7 @@ func TestNothingOutlivesTheLauncher(t *testing.T) {
 	if len(pids) != 2 {
 		t.Fatalf("processes %v, want 2", pids)
 	}
-	if err := launcher.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, launcher.Process.Kill())
 	_ = launcher.Wait()
 	for _, pid := range pids {
 		gone := false

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"io"
+	"strings"
 	"sync"
 )
 
@@ -14,6 +15,7 @@ type lineWriter struct {
 	to     io.Writer
 	prefix string
 	rest   []byte // an incomplete line
+	signal string // that has ended a Go program, such as SIGSEGV, as its runtime writes
 }
 
 // Write writes the complete lines. It reports no error: a process must not end because of its log.
@@ -45,5 +47,8 @@ func (w *lineWriter) flush() {
 
 // line writes a line by one call, so that other writers to the same file do not split it.
 func (w *lineWriter) line(text []byte) {
+	if name, _, _ := strings.Cut(string(text), ": "); w.signal == "" && strings.HasPrefix(name, "SIG") {
+		w.signal = name
+	}
 	_, _ = w.to.Write(append(append([]byte(w.prefix), text...), '\n'))
 }

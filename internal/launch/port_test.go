@@ -7,14 +7,12 @@ import (
 	"testing"
 
 	"penstock.example/internal/launch"
+	"penstock.example/internal/must"
 )
 
 // Of all that ask for a port only the one that names it gets a port that is kept.
 func TestAPortThatIsKept(t *testing.T) {
-	p, err := launch.KeepPort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(launch.KeepPort())(t)
 	if _, err := net.Dial("tcp", p.Address()); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("calling it before anybody listens: %v", err)
 	}
@@ -23,10 +21,7 @@ func TestAPortThatIsKept(t *testing.T) {
 		if err != nil {
 			t.Fatalf("listening at %s: %v", address, err)
 		}
-		c, err := net.Dial("tcp", p.Address())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", p.Address()))(t)
 		_, _ = c.Close(), l.Close()
 	}
 	// Those that ask for any port take many. Before, about one in seven got this one.
@@ -44,7 +39,5 @@ func TestAPortThatIsKept(t *testing.T) {
 	for _, l := range all {
 		_ = l.Close()
 	}
-	if err := p.Release(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Release())
 }

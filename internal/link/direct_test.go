@@ -293,13 +293,10 @@ func TestDirectEndsWithTheGroup(t *testing.T) {
 	})
 	t.Run("a communicator fails", func(t *testing.T) {
 		g := group.Local(2)
-		d, err := link.Connect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(),
+		d := must.Get(link.Connect(&failing{}, []schedule.Edge{{From: 0, To: 1}}, nil, g[0].Failed(),
 			func(err error) {
 				g[0].Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
-			}, meet(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+			}, meet(nil)))(t)
 		defer d.Close()
 		select {
 		case <-g[1].Failed():

@@ -16,6 +16,7 @@ import (
 	"penstock.example/internal/disk"
 	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/must"
 )
 
 // step is what a run measures after a step, the same whenever it takes it.
@@ -37,18 +38,12 @@ func test(n int64) metrics.Test {
 
 func open(t rapid.TB, path string, steps int64) *metrics.Log {
 	t.Helper()
-	l, err := metrics.Open(path, steps)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return must.Get(metrics.Open(path, steps))(t)
 }
 
 func ok(t rapid.TB, errs ...error) {
 	t.Helper()
-	if err := errors.Join(errs...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(errs...))
 }
 
 // The names of fields are what users' scripts read.

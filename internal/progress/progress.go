@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 )
 
@@ -18,28 +19,27 @@ const (
 	LineEvery = 2 * time.Second
 )
 
-// Task shows a long task: on a terminal in one line, elsewhere in a line every two seconds.
+// Task shows a long task: on a terminal by a bar, elsewhere in a line every two seconds.
 // Several goroutines may call its methods.
 type Task struct {
 	w           io.Writer
 	doing, unit string // "evaluating", "samples"
-	live        bool   // on a terminal
 	began       time.Time
 	over        chan struct{} // closed by End
 	clock       sync.WaitGroup
 
-	mu    sync.Mutex // guards w and the fields below
-	state string     // how far the task is
-	shown bool
+	mu        sync.Mutex               // guards w and the fields below
+	bar       *progressbar.ProgressBar // nil without a terminal
+	state     string                   // how far the task is, in words
+	done, all int                      // 0 is unknown
 }
 
 // New shows a task until the caller calls End.
 func New(w io.Writer, doing, unit string) *Task {
-	_, live := Width(w)
-	p := &Task{w: w, doing: doing, unit: unit, live: live, began: time.Now(), over: make(chan struct{})}
+	p := &Task{w: w, doing: doing, unit: unit, began: time.Now(), over: make(chan struct{})}
 	every := LineEvery
-	if live {
-		every = BarEvery
+	if _, live := Width(w); live {
+		every, p.bar = BarEvery, newBar(w)
 	}
 	p.clock.Go(func() {
 		for {
@@ -54,8 +54,20 @@ func New(w io.Writer, doing, unit string) *Task {
 	return p
 }
 
+const barCells = 15
+
+func newBar(w io.Writer) *progressbar.ProgressBar {
+	return progressbar.NewOptions64(-1, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(barCells),
+		progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionUseANSICodes(true),
+		progressbar.OptionSetSpinnerChangeInterval(0)) // it moves when it is told
+}
+
 // At shows how far the task is.
-func (p *Task) At(done, all int) { p.Note(fmt.Sprintf("%d of %d %s", done, all, p.unit)) }
+func (p *Task) At(done, all int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done, p.all = done, all
+}
 
 // Note shows how far the task is in words.
 func (p *Task) Note(state string) {
@@ -67,16 +79,23 @@ func (p *Task) Note(state string) {
 func (p *Task) tell(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	text := fmt.Sprintf("%s for %.0f s", p.doing, now.Sub(p.began).Seconds())
-	if p.state != "" {
-		text += ": " + p.state
+	state := p.state
+	if state == "" && p.all > 0 {
+		state = fmt.Sprintf("%d of %d %s", p.done, p.all, p.unit)
 	}
-	if p.shown = p.live; p.live {
-		width, _ := Width(p.w)
-		fmt.Fprintf(p.w, "\r\x1b[K%.*s", width-1, text)
-	} else {
-		fmt.Fprintln(p.w, text)
+	if state != "" {
+		state = ": " + state
 	}
+	if p.bar == nil {
+		fmt.Fprintf(p.w, "%s for %.0f s%s\n", p.doing, now.Sub(p.began).Seconds(), state)
+		return
+	}
+	if p.done < p.all { // at the end the bar would go
+		p.bar.ChangeMax(p.all)
+		_ = p.bar.Set(p.done) // an error of a terminal has nowhere to be told
+	}
+	width, _ := Width(p.w)
+	p.bar.Describe(fmt.Sprintf("%.*s", width-barCells-len(" 100% ||  [59m59s:59m59s]  "), p.doing+state))
 }
 
 // Write prints lines that stay.
@@ -91,9 +110,8 @@ func (p *Task) Write(lines []byte) (int, error) {
 func (p *Task) Line(text string) { fmt.Fprintln(p, text) }
 
 func (p *Task) clear() {
-	if p.shown {
-		p.shown = false
-		fmt.Fprint(p.w, "\r\x1b[K")
+	if p.bar != nil {
+		_ = p.bar.Clear()
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/must"
 	"penstock.example/internal/proctest"
 	"penstock.example/internal/report"
 	"penstock.example/internal/solver"
@@ -29,11 +30,7 @@ import (
 // best is the curve of chain.
 func best(t testing.TB) []solver.Point {
 	t.Helper()
-	points, err := solver.Curve(context.Background(), chain(), solver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return points
+	return must.Get(solver.Curve(context.Background(), chain(), solver.Options{}))(t)
 }
 
 // TestMain gives Chromium a folder for temporary files, which is removed when it has ended.
@@ -438,10 +435,7 @@ func TestLiveUpdates(t *testing.T) {
 	first.Plan, first.Ran = nil, nil
 	past := numbers(400, 2)
 	some := metrics.History{Steps: past.Steps[:10]}
-	live, err := report.NewLive(first, some)
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(report.NewLive(first, some))(t)
 	server := httptest.NewServer(live)
 	defer server.Close()
 	defer live.Close()
@@ -462,9 +456,7 @@ func TestLiveUpdates(t *testing.T) {
 	validation.Validation, validation.TestLoss = true, new(0.5)
 	live.Test(validation)
 	p.until(`document.querySelectorAll(".tile").length`, "7")
-	if err := live.SetRun(run); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, live.SetRun(run))
 	p.until(`document.getElementById("step").hidden`, "false")
 	p.frame()
 	if n := p.colours("timeline", "backward"); n < 100 {
@@ -477,9 +469,7 @@ func TestLiveUpdates(t *testing.T) {
 	p.until(steps, "61")
 	another.until(steps, "61")
 	run.Ended = &report.Ended{How: "failed", Why: "step 62: loss NaN", Time: past.Steps[60].Time + 1}
-	if err := live.SetRun(run); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, live.SetRun(run))
 	live.End("failed")
 	for _, tab := range []*tab{p, another} {
 		tab.until(`document.getElementById("live").textContent`, "failed")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/must"
 	"penstock.example/internal/report"
 	"penstock.example/plan"
 	"penstock.example/remat"
@@ -19,11 +20,8 @@ import (
 // predictions if they are wanted.
 func oneFOneBPlan(t testing.TB, stages, microBatches int, predicted bool) *plan.Plan {
 	t.Helper()
-	program, err := schedule.OneFOneB(schedule.Config{Stages: stages, MicroBatches: microBatches,
-		Recompute: func(stage, microBatch int) bool { return microBatch%2 == 0 }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must.Get(schedule.OneFOneB(schedule.Config{Stages: stages, MicroBatches: microBatches,
+		Recompute: func(stage, microBatch int) bool { return microBatch%2 == 0 }}))(t)
 	var b strings.Builder
 	for d := range stages {
 		fmt.Fprintf(&b, "device cpu:%d limit=%d base=1000 peak=%d", d, 64<<20, (50+d)<<20)
@@ -60,17 +58,14 @@ func oneFOneBPlan(t testing.TB, stages, microBatches int, predicted bool) *plan.
 func ran(t testing.TB, p *plan.Plan) *schedule.Timeline {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
-	out, err := schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
+	out := must.Get(schedule.Simulate(p.Program, func(a schedule.Action) time.Duration {
 		base := map[schedule.Kind]float64{schedule.Forward: 1000, schedule.Recompute: 500,
 			schedule.Backward: 2000}[a.Kind]
 		if a.Kind.Transfer() {
 			base = 30
 		}
 		return time.Duration(base * (1 + 0.3*random.Float64()) * float64(time.Microsecond))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	live := make([]int64, out.Workers)
 	for i := range out.Events {
 		e := &out.Events[i]

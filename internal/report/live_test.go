@@ -15,16 +15,14 @@ import (
 	"time"
 
 	"penstock.example/internal/metrics"
+	"penstock.example/internal/must"
 	"penstock.example/internal/report"
 )
 
 // serving serves a run of ten steps.
 func serving(t *testing.T) (*report.Live, *httptest.Server) {
 	t.Helper()
-	live, err := report.NewLive(sample(t, 2, 4), numbers(10, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	live := must.Get(report.NewLive(sample(t, 2, 4), numbers(10, 2)))(t)
 	server := httptest.NewServer(live)
 	t.Cleanup(func() { live.Close(); server.Close() })
 	return live, server
@@ -33,20 +31,11 @@ func serving(t *testing.T) (*report.Live, *httptest.Server) {
 // request asks a server for a path, by whatever host.
 func request(t *testing.T, server *httptest.Server, method, path, host string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequest(method, server.URL+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequest(method, server.URL+path, nil))(t)
 	r.Host = host
-	answer, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(server.Client().Do(r))(t)
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must.Get(io.ReadAll(answer.Body))(t)
 	return answer, string(body)
 }
 
@@ -84,17 +73,11 @@ func events(t *testing.T, server *httptest.Server, n int, query, last string) (o
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", server.URL+"/events"+query, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(ctx, "GET", server.URL+"/events"+query, nil))(t)
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
-	answer, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(server.Client().Do(r))(t)
 	defer answer.Body.Close()
 	if got := answer.Header.Get("Content-Type"); got != "text/event-stream" {
 		t.Errorf("the type is %s", got)
@@ -171,15 +154,10 @@ func TestLiveWaitsForNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	r, _ := http.NewRequestWithContext(ctx, "GET", server.URL+"/events", nil)
-	answer, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must.Get(server.Client().Do(r))(t)
 	defer answer.Body.Close()
 	for n := int64(11); n < 100_000; n++ {
-		if err := live.Step(metrics.Step{Step: n, Loss: 1, PeakBytes: []int64{1, 2}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, live.Step(metrics.Step{Step: n, Loss: 1, PeakBytes: []int64{1, 2}}))
 	}
 	var _ metrics.Writer = live
 	live.Close()
@@ -248,18 +226,12 @@ func (l *counted) Accept() (net.Conn, error) {
 // Connections that ask for nothing take few descriptors, and when they are gone the page is there.
 func TestLiveBoundsConnections(t *testing.T) {
 	live, _ := serving(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	at := &counted{Listener: listener}
 	live.Serve(at)
 	var idle []net.Conn
 	for range 400 {
-		c, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", listener.Addr().String()))(t)
 		idle = append(idle, c)
 	}
 	for _, c := range idle {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"penstock.example/internal/must"
 	"penstock.example/internal/report"
 	"penstock.example/schedule"
 )
@@ -20,9 +21,7 @@ import (
 func written(t testing.TB, p report.Page) string {
 	t.Helper()
 	var b strings.Builder
-	if err := report.Write(&b, p); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, report.Write(&b, p))
 	return b.String()
 }
 
@@ -39,13 +38,8 @@ func TestRunFile(t *testing.T) {
 	} {
 		want := page(t, 3, 5)
 		change(&want.Run)
-		if err := want.Run.WriteFile(path); err != nil {
-			t.Fatal(err)
-		}
-		run, err := report.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, want.Run.WriteFile(path))
+		run := must.Get(report.ReadFile(path))(t)
 		if diff := cmp.Diff(want.Run.Chains, run.Chains); diff != "" {
 			t.Error(diff)
 		}
@@ -67,9 +61,7 @@ func TestRunFileFromAnywhere(t *testing.T) {
 		"plan":    `{"version":1,"plan":"program whole"}`,
 		"chain":   `{"version":1,"costs":[{"stage":0}]}`,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text), 0o666))
 		if _, err := report.ReadFile(path); err == nil ||
 			!strings.HasPrefix(err.Error(), "report: "+path+": ") {
 			t.Errorf("%s: error %v", name, err)
@@ -106,9 +98,7 @@ func data(t testing.TB, page string) (out struct {
 	if !ok {
 		t.Fatal("no data")
 	}
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(text), &out))
 	return out
 }
 

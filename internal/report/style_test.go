@@ -9,16 +9,14 @@ import (
 	"time"
 
 	"penstock.example/internal/draw"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
 // palette is the colours of the page's style by name, of the light theme and of the dark one.
 func palette(t *testing.T) map[string][2][3]float64 {
 	t.Helper()
-	text, err := os.ReadFile("page/style.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("page/style.css"))(t)
 	out := map[string][2][3]float64{}
 	pair := regexp.MustCompile(`--([\w-]+): light-dark\(#(\w{6}), #(\w{6})\)`)
 	for _, m := range pair.FindAllSubmatch(text, -1) {

@@ -106,7 +106,7 @@ func plain(model *nn.Sequential, backwards int) map[string]string {
 	c.SetGrad(true)
 	y := model.Forward(nn.NewCtx(c, nn.Config{Training: true, Seed: 5}), x)
 	for k := range backwards {
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, k < backwards-1)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, k < backwards-1)
 	}
 	return trained(model, y)
 }
@@ -137,7 +137,7 @@ func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op,
 	for k := range backwards {
 		e.Retain = k < backwards-1
 		e.Do(c, ops[loss])
-		e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.OnesLike(y))}, nil)
+		e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.Op("aten::ones_like", y))}, nil)
 		for _, op := range ops[loss+1:] {
 			e.Do(c, op)
 		}

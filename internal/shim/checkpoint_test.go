@@ -38,7 +38,7 @@ func TestRecomputationsOnThreadsOfTheEngine(t *testing.T) {
 			}
 			y := f(c, []*torch.Tensor{x})[0]
 			ended := torchtest.Ended(func() {
-				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.OnesLike(y)}, false)
+				c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, false)
 			})
 			if ended != name {
 				t.Errorf("%d deep: backward ended with %v, want %s", depth, ended, name)

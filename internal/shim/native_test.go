@@ -8,31 +8,24 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"penstock.example/internal/must"
 )
 
 // cgo compiles all C++ of a package when any of its files changes. So package shim has none, and
 // package native, which has all, has no Go that would change.
 func TestAChangeInGoCompilesNoCpp(t *testing.T) {
-	face, err := build.ImportDir(".", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	face := must.Get(build.ImportDir(".", 0))(t)
 	if c := slices.Concat(face.CFiles, face.CXXFiles, face.HFiles); len(c) > 0 {
 		t.Errorf("package shim has %v; want all of C++ in package native", c)
 	}
-	native, err := build.ImportDir("native", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	native := must.Get(build.ImportDir("native", 0))(t)
 	files := slices.Concat(native.GoFiles, native.CgoFiles, native.TestGoFiles, native.IgnoredGoFiles)
 	if slices.Sort(files); !slices.Equal(files, []string{"cuda.go", "native.go"}) {
 		t.Errorf("package native has %v; want native.go and cuda.go alone", files)
 	}
 	for _, f := range files {
-		text, err := os.ReadFile("native/" + f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile("native/" + f))(t)
 		if strings.Contains(string(text), "\nfunc ") {
 			t.Errorf("%s has a function; want Go in package shim", f)
 		}
@@ -47,10 +40,7 @@ func TestUnitsIncludeTheirFolders(t *testing.T) {
 		t.Fatalf("units %v, %v; want two, one for each core", units, err)
 	}
 	for _, unit := range units {
-		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(unit))(t)
 		folder := strings.TrimSuffix(unit, ".cpp")
 		files, err := filepath.Glob(folder + "/*.cpp")
 		if err != nil || len(files) == 0 {

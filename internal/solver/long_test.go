@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	. "penstock.example/remat"
 )
 
@@ -44,11 +45,7 @@ func limits(t testing.TB, c Chain) (least, greatest int64) {
 // greatestOf is the peak of the plan that recomputes nothing.
 func greatestOf(t testing.TB, c Chain) int64 {
 	t.Helper()
-	report, err := Check(c, None(len(c.Layers)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report.Peak
+	return must.Get(Check(c, None(len(c.Layers))))(t).Peak
 }
 
 // TestLongChains: layers of long chains are joined, and yet there is a plan from the least limit on,
@@ -61,10 +58,7 @@ func TestLongChains(t *testing.T) {
 		overhead float64 // at most; 0 is any
 	}{{least - 1, 0}, {least, 0}, {least + (greatest-least)/5, 0.23}, {least + (greatest-least)/2,
 		0.12}, {greatest, 1e-9}} {
-		p, err := Solve(context.Background(), c, test.limit, Options{Gap: 0.01})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(Solve(context.Background(), c, test.limit, Options{Gap: 0.01}))(t)
 		if err := CheckPlan(c, p); err != nil {
 			t.Fatalf("limit %d: %v", test.limit, err)
 		}
@@ -77,10 +71,7 @@ func TestLongChains(t *testing.T) {
 			t.Errorf("limit %d: overhead %.3f; want at most %v", test.limit, overhead, test.overhead)
 		}
 	}
-	curve, err := Curve(context.Background(), c, Options{Slots: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	curve := must.Get(Curve(context.Background(), c, Options{Slots: 100}))(t)
 	for k, point := range curve {
 		if k > 0 && (point.Peak <= curve[k-1].Peak || point.Time >= curve[k-1].Time) {
 			t.Errorf("%+v after %+v", point, curve[k-1])

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"penstock.example/internal/draws"
+	"penstock.example/internal/must"
 	. "penstock.example/internal/solver"
 	. "penstock.example/remat"
 )
@@ -114,15 +115,10 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 		}
 		greatest := greatestOf(t, c)
 		limit := rapid.Int64Range(max(least.Peak, 1), max(greatest, 1)).Draw(t, "limit")
-		p, err := Solve(context.Background(), c, limit,
+		p := must.Get(Solve(context.Background(), c, limit,
 			Options{Gap: 1e-12, Steps: rapid.SampledFrom([]int64{0, -1}).Draw(t, "steps"),
-				Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := CheckPlan(c, p); err != nil {
-			t.Fatal(err)
-		}
+				Slots: rapid.SampledFrom([]int{3, 20, 500}).Draw(t, "slots")}))(t)
+		must.Do(t, CheckPlan(c, p))
 		want := c.Once() + newRecursion(c).extra(0, d.layers, limit-c.Input)
 		if p.Time != want || p.LowerBound > want || p.LowerBound < want*(1-1e-5) {
 			t.Fatalf("limit %d of %+v: %v, bound %v; want %v", limit, c, p.Time, p.LowerBound, want)
@@ -224,14 +220,7 @@ func (r *recursion) extra(i, l int, m int64) float64 {
 }
 
 // greatestOf is the peak of the plan that recomputes nothing.
-func greatestOf(t interface {
-	Helper()
-	Fatal(...any)
-}, c Chain) int64 {
+func greatestOf(t must.T, c Chain) int64 {
 	t.Helper()
-	report, err := Check(c, None(len(c.Layers)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report.Peak
+	return must.Get(Check(c, None(len(c.Layers))))(t).Peak
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock.example/internal/must"
 	. "penstock.example/internal/solver"
 )
 
@@ -31,10 +32,7 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 			c := d.chain(r)
 			tallies := make([]tally, len(plans))
 			for i, ops := range plans {
-				var err error
-				if tallies[i], err = run(c, ops); err != nil {
-					t.Fatal(err)
-				}
+				tallies[i] = must.Get(run(c, ops))(t)
 			}
 			slices.SortFunc(tallies, func(a, b tally) int { return int(a.peak - b.peak) })
 			least := tallies[0].peak
@@ -51,10 +49,7 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 					if !exact {
 						o.Steps = -1
 					}
-					p, err := Solve(context.Background(), c, limit, o)
-					if err != nil {
-						t.Fatal(err)
-					}
+					p := must.Get(Solve(context.Background(), c, limit, o))(t)
 					if limit < least {
 						if p.Feasible || p.Peak != least {
 							t.Fatalf("limit %d of %+v: feasible %v, peak %d; want no plan below %d", limit,

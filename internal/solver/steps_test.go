@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"penstock.example/internal/must"
 	. "penstock.example/internal/solver"
 	. "penstock.example/remat"
 )
@@ -33,23 +34,15 @@ func TestRaggedChainsAreSolvedExactly(t *testing.T) {
 	limits, slower := 0, 0
 	for range 500 {
 		c := ragged(r, 1+r.IntN(8))
-		curve, err := Curve(context.Background(), c, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		curve := must.Get(Curve(context.Background(), c, Options{}))(t)
 		recurrence := newRecursion(c)
 		for _, p := range curve {
 			for _, limit := range []int64{p.Peak - 1, p.Peak} {
-				got, err := Solve(context.Background(), c, limit, Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				got := must.Get(Solve(context.Background(), c, limit, Options{}))(t)
 				if !got.Feasible {
 					continue
 				}
-				if err := CheckPlan(c, got); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, CheckPlan(c, got))
 				limits++
 				if want := c.Once() + recurrence.extra(0, len(c.Layers), limit-c.Input); got.Time != want ||
 					got.LowerBound != want {
@@ -73,10 +66,7 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 		d := dice{layers: 20 + r.IntN(25), bytes: []int64{100, 1 << 30}[r.IntN(2)], carries: r.IntN(8),
 			zeros: 0.05, weights: r.IntN(2) == 0, zeroTimes: r.IntN(2) == 0, gradientLikeOutputs: r.IntN(2) == 0}
 		c := d.chain(r)
-		curve, err := Curve(context.Background(), c, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		curve := must.Get(Curve(context.Background(), c, Options{}))(t)
 		least, _, err := Least(c)
 		if err != nil {
 			t.Fatal(err)
@@ -89,17 +79,9 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 		}
 		for q := range int64(4) {
 			limit := least.Peak + (greatest-least.Peak)*q/4
-			got, err := Solve(context.Background(), c, limit, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := CheckPlan(c, got); err != nil {
-				t.Fatal(err)
-			}
-			other, err := Solve(context.Background(), c, limit, Options{Steps: -1, Slots: 4000})
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(Solve(context.Background(), c, limit, Options{}))(t)
+			must.Do(t, CheckPlan(c, got))
+			other := must.Get(Solve(context.Background(), c, limit, Options{Steps: -1, Slots: 4000}))(t)
 			if got.Time > other.Time || got.Time < other.LowerBound*(1-1e-9) || got.LowerBound != got.Time {
 				t.Errorf("limit %d of %+v: time %v, bound %v; tables say %v, at least %v", limit, c,
 					got.Time, got.LowerBound, other.Time, other.LowerBound)
@@ -119,10 +101,7 @@ func TestTimesOfAnySizeAreCompared(t *testing.T) {
 			c.Layers[i].Forward, c.Layers[i].Backward = 0, 0
 		}
 		c.Loss.Backward = 0
-		curve, err := Curve(context.Background(), c, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		curve := must.Get(Curve(context.Background(), c, Options{}))(t)
 		recurrence := newRecursion(c)
 		for _, p := range curve {
 			if want := recurrence.extra(0, 8, p.Peak-c.Input); p.Time < want*(1-1e-12) ||

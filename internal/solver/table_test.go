@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"penstock.example/internal/must"
 	. "penstock.example/internal/solver"
 )
 
@@ -16,10 +17,7 @@ func TestCurve(t *testing.T) {
 		dice{layers: 30, bytes: 1 << 30, weights: true, carries: 20, zeros: 0.1}) {
 		for _, o := range []Options{{}, {Steps: -1, Slots: 1}, {Steps: -1, Slots: 7}, {Steps: -1}} {
 			c := d.chain(r)
-			curve, err := Curve(context.Background(), c, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			curve := must.Get(Curve(context.Background(), c, o))(t)
 			for i, p := range curve {
 				if i > 0 && (p.Peak <= curve[i-1].Peak || p.Time >= curve[i-1].Time) {
 					t.Fatalf("point %+v follows %+v", p, curve[i-1])

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
+	"penstock.example/internal/must"
 	"penstock.example/internal/stream"
 	"penstock.example/schedule"
 	"pgregory.net/rapid"
@@ -308,11 +309,8 @@ func TestEachWaitIsNeeded(t *testing.T) {
 	needed := func(name string, without stream.Reason, change func(*job)) {
 		found, trials := "", 0
 		for ; found == "" && trials < 20000; trials++ {
-			p, err := mustNamed(t, "1f1b").Program(2+trials%3, 1,
-				schedule.Config{MicroBatches: 4, Capacity: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must.Get(mustNamed(t, "1f1b").Program(2+trials%3, 1,
+				schedule.Config{MicroBatches: 4, Capacity: 2}))(t)
 			found = trial(p, uint64(trials), without, change)
 		}
 		if found == "" {
@@ -328,11 +326,7 @@ func TestEachWaitIsNeeded(t *testing.T) {
 
 func mustNamed(t *testing.T, name string) schedule.Schedule {
 	t.Helper()
-	s, err := schedule.Named(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return must.Get(schedule.Named(name))(t)
 }
 
 // early is Move with one line elsewhere: the event after which the memory of the copy is vacant is

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -29,9 +30,7 @@ func arrows(t rapid.TB, text string) []string {
 			Args              struct{ Action string }
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(text), &file))
 	open := make(map[int]slice)      // by thread
 	joined := make(map[int][]string) // by arrow
 	names := make(map[int]string)
@@ -105,10 +104,7 @@ func TestFlows(t *testing.T) {
 			timeline := schedule.Timeline{Workers: 3}
 			var at time.Duration
 			for _, word := range strings.Fields(tt.events) {
-				a, err := schedule.ParseAction(word)
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := must.Get(schedule.ParseAction(word))(t)
 				timeline.Events = append(timeline.Events,
 					schedule.Event{Worker: a.Stage, Action: a, Start: at, End: at + 1000})
 				at += 1000
@@ -132,11 +128,8 @@ func TestFlowsOfPrograms(t *testing.T) {
 		}
 		p := gpipe(t, config)
 		unit := time.Duration(rapid.IntRange(0, 2).Draw(t, "unit"))
-		timeline, err := schedule.Simulate(p,
-			func(a schedule.Action) time.Duration { return unit * schedule.Unit(a) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		timeline := must.Get(schedule.Simulate(p,
+			func(a schedule.Action) time.Duration { return unit * schedule.Unit(a) }))(t)
 		text := written(t, timeline)
 		got := arrows(t, text)
 		if want := 2 * (n - 1 + len(config.Skips)) * m; len(got) != want {

@@ -24,12 +24,9 @@ import (
 // simulated is GPipe's timeline, by start, in which every action takes some time.
 func simulated(t rapid.TB, p *schedule.Program) schedule.Timeline {
 	t.Helper()
-	out, err := schedule.Simulate(p, func(a schedule.Action) time.Duration {
+	out := must.Get(schedule.Simulate(p, func(a schedule.Action) time.Duration {
 		return schedule.Unit(a) + 50*time.Microsecond + 7*time.Nanosecond
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	slices.SortStableFunc(out.Events, func(a, b schedule.Event) int { return int(a.Start - b.Start) })
 	return out
 }
@@ -43,9 +40,7 @@ func gpipe(t rapid.TB, config schedule.Config) *schedule.Program {
 func written(t rapid.TB, timeline schedule.Timeline) string {
 	t.Helper()
 	var b strings.Builder
-	if err := trace.Write(&b, timeline, workers(timeline.Workers)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, trace.Write(&b, timeline, workers(timeline.Workers)))
 	return b.String()
 }
 
@@ -92,9 +87,7 @@ func TestWriteSorts(t *testing.T) {
 func TestWriteFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.json")
 	timeline := simulated(t, gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2}))
-	if err := trace.WriteFile(path, timeline, workers(2)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, trace.WriteFile(path, timeline, workers(2)))
 	before, err := os.ReadFile(path)
 	if err != nil || string(before) != written(t, timeline) {
 		t.Errorf("the file is %q, %v", before, err)

@@ -2,13 +2,17 @@ package data
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/binary"
 	"fmt"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
+	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 )
 
@@ -62,18 +66,18 @@ func decodeNPY(file []byte) (numbers, error) {
 // decodeIDX decodes an array of bytes in the IDX format, plain or compressed with gzip. The format
 // (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind (8: unsigned bytes), a byte
 // for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
-func decodeIDX(file []byte) (Array, error) {
+func decodeIDX(file []byte) (numbers, error) {
 	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
 		unzipped, err := gzip.NewReader(bytes.NewReader(file))
 		if err == nil {
 			file, err = disk.ReadStream(unzipped, disk.MaxUnzip)
 		}
 		if err != nil {
-			return Array{}, fmt.Errorf("the gzip data: %w", err)
+			return numbers{}, fmt.Errorf("the gzip data: %w", err)
 		}
 	}
 	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
-		return Array{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
+		return numbers{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
 			"or no IDX file of bytes", file[:min(len(file), 4)])
 	}
 	var shape []int64
@@ -81,8 +85,7 @@ func decodeIDX(file []byte) (Array, error) {
 	for range file[3] {
 		shape, rest = append(shape, int64(binary.BigEndian.Uint32(rest))), rest[4:]
 	}
-	all, err := decodeNumbers(rest, "|u1", shape)
-	return all.Array, err
+	return decodeNumbers(rest, "|u1", shape)
 }
 
 // decodeNumbers decodes the numbers of an array. descr is NumPy's name of their format. It checks the
@@ -125,13 +128,12 @@ func decoded[N number](content []byte, width int) []N {
 	return all
 }
 
-func readArray[A any](path string, decode func([]byte) (A, error)) (array A, err error) {
+func readArray(path string, decode func([]byte) (numbers, error)) (array numbers, err error) {
 	content, err := disk.Read(path, disk.MaxArray)
-	if err != nil {
-		return array, err
-	}
-	if array, err = decode(content); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
+	if err == nil {
+		if array, err = decode(content); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return array, err
 }
@@ -150,31 +152,25 @@ func npyFiles(directory string) ([]string, error) {
 func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	var arrays []numbers
 	for i, path := range paths {
-		array, err := readArray(path, decodeNPY)
+		a, err := readArray(path, decodeNPY)
 		if err != nil {
 			return nil, nil, err
 		}
-		if i%2 == 0 {
-			array.Array = asInputs(array.Array)
-		} else {
-			array.Array = asTargets(array.Array)
+		if i%2 == 1 {
+			a.Array = asTargets(a.Array)
+		} else if len(a.Shape) == 2 && a.Kind != Int64 { // rows of numbers become images of one pixel
+			a.Shape = append(a.Shape, 1, 1)
 		}
-		arrays = append(arrays, array)
+		arrays = append(arrays, a)
 	}
-	if o.Classes == 0 && o.TrainedOn != nil {
-		o.Classes = o.TrainedOn.Classes
-	} else if o.Classes == 0 {
+	if o.Classes == 0 {
 		for _, a := range arrays {
 			o.Classes = max(o.Classes, classesOf(a.Int64))
 		}
 	}
 	var sets []*arraySet
 	for i := 0; i < len(arrays); i += 2 {
-		set, err := newArrays("npy", o.Classes, arrays[i].Array, arrays[i+1].Array)
-		if err == nil {
-			set.input.exact = arrays[i].exact
-			err = set.normalise(o.Mean, o.Std)
-		}
+		set, err := readSet("npy", o.Classes, arrays[i], arrays[i+1].Array, o.Mean, o.Std)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s and %s)", err, paths[i], paths[i+1])
 		}
@@ -183,12 +179,14 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// asInputs makes rows of numbers images of one pixel, with a channel for each number.
-func asInputs(x Array) Array {
-	if len(x.Shape) == 2 && x.Kind != Int64 {
-		x.Shape = append(x.Shape[:2:2], 1, 1)
+// readSet returns a normalised set of arrays that were read.
+func readSet(name string, classes int, input numbers, target Array, mean, std []float64) (*arraySet, error) {
+	set, err := newArrays(name, classes, input.Array, asTargets(target))
+	if err == nil {
+		set.input = input
+		err = set.normalise(mean, std)
 	}
-	return x
+	return set, err
 }
 
 // asTargets makes classes Int64, and single numbers rows of one.
@@ -203,4 +201,121 @@ func asTargets(y Array) Array {
 		y.Kind, y.Int64, y.Uint8 = Int64, converted[int64](y.Uint8), nil
 	}
 	return y
+}
+
+// classic is a data set of labelled images in files with fixed names.
+type classic struct {
+	name      string
+	usual     string // Debian's directory of it; may be empty
+	archive   string // the directory in its archive; may be empty
+	fetch     string // where to download it
+	mean, std []float64
+	classes   []string    // names; nil for digits
+	parts     [2][]string // the files to train and to test with
+	decode    func(paths []string) (images, labels numbers, err error)
+}
+
+var mnistParts = [2][]string{
+	{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
+	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
+}
+
+// Mean and standard deviation are over all training pixels/255, rounded as in common recipes such as
+// PyTorch's examples/mnist/main.py. CIFAR-10 is the binary version
+// (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes use its mean deviation within images instead:
+// 0.2023, 0.1994, 0.2010.
+var (
+	mnist = classic{
+		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
+		mean: []float64{0.1307}, std: []float64{0.3081}, parts: mnistParts, decode: decodeMNIST,
+	}
+	fashionMNIST = classic{
+		name: "fashion-mnist", usual: "/usr/share/datasets/fashion-mnist",
+		fetch: "https://github.com/zalandoresearch/fashion-mnist, or in the Debian package " +
+			"dataset-fashion-mnist",
+		mean: []float64{0.2860}, std: []float64{0.3530}, parts: mnistParts, decode: decodeMNIST,
+		classes: []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
+			"Bag", "Ankle boot"},
+	}
+	cifar10 = classic{
+		name: "cifar10", archive: "cifar-10-batches-bin",
+		fetch: "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+		mean:  []float64{0.4914, 0.4822, 0.4465}, std: []float64{0.2470, 0.2435, 0.2616},
+		classes: []string{"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+			"truck"},
+		parts: [2][]string{{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+			"data_batch_5.bin"}, {"test_batch.bin"}},
+		decode: decodeCIFAR10,
+	}
+)
+
+func (c classic) set() set {
+	return set{tasks: classes, usual: c.usual, want: "the directory of its files, which are at " + c.fetch,
+		settings: func(o *Options) []arg.Setting { return imageSettings(o, "the set's") },
+		files:    c.files, open: c.open}
+}
+
+// files returns the paths of all files, plain or with .gz.
+func (c classic) files(directory string) (paths []string, err error) {
+	places := []string{directory, filepath.Join(directory, c.archive)}
+	for _, name := range slices.Concat(c.parts[:]...) {
+		path, err := locate(places, name, name+".gz")
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
+func (c classic) open(paths []string, o Options) (train, test Dataset, err error) {
+	var sets []*arraySet
+	for _, part := range c.parts {
+		images, labels, err := c.decode(paths[:len(part)])
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: get it again from %s", err, c.fetch)
+		}
+		mean, std := o.normal(c.mean, c.std)
+		set, err := readSet(c.name, 10, images, labels.Array, mean, std)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w (in %s)", err, paths[0])
+		}
+		set.info.ClassNames = c.classes
+		sets, paths = append(sets, set), paths[len(part):]
+	}
+	return trainAndTest(o, sets)
+}
+
+func decodeMNIST(paths []string) (images, labels numbers, err error) {
+	images, wrong := readArray(paths[0], decodeIDX)
+	labels, err = readArray(paths[1], decodeIDX)
+	if err = cmp.Or(wrong, err); err != nil {
+		return images, labels, err
+	}
+	if s := images.Shape; len(s) != 3 || len(labels.Shape) != 1 || s[1] != 28 || s[2] != 28 {
+		return images, labels, fmt.Errorf("%s has the shape %v and the labels %v; want [n 28 28] and [n]",
+			paths[0], s, labels.Shape)
+	}
+	images.Shape = slices.Insert(images.Shape, 1, 1) // a channel
+	return images, labels, nil
+}
+
+// decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.
+func decodeCIFAR10(paths []string) (images, labels numbers, err error) {
+	const record, most = 1 + 3*32*32, 1 << 30
+	for _, path := range paths {
+		content, err := disk.Read(path, most)
+		if err == nil && len(content)%record != 0 {
+			err = fmt.Errorf("%s: %d bytes are no whole number of images of %d", path, len(content), record)
+		}
+		if err != nil {
+			return images, labels, err
+		}
+		for r := range slices.Chunk(content, record) {
+			labels.Uint8, images.Uint8 = append(labels.Uint8, r[0]), append(images.Uint8, r[1:]...)
+		}
+	}
+	n := int64(len(labels.Uint8))
+	images.Kind, images.Shape, labels.Kind, labels.Shape = Uint8, []int64{n, 3, 32, 32}, Uint8, []int64{n}
+	return images, labels, nil
 }
