@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"penstock.example/data"
 	"penstock.example/internal/arg"
@@ -55,12 +57,23 @@ type Data struct {
 
 func (d Data) register() error { return data.Register(d.Name, d.Tasks, d.Open) }
 
+// ownName is the name of this program.
+var ownName = "penstock"
+
+var namesProgram = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
+
+// named has the program's name in place of penstock before verbs.
+func named(text string) string { return namesProgram.ReplaceAllString(text, ownName+"$1") }
+
 // Main runs the command line of this process and ends it. Each own is a [Model] or a [Data], which all verbs
 // know beside the built-in ones. A run in several processes starts this program in each.
 func Main(own ...interface{ register() error }) {
+	if len(own) > 0 {
+		ownName = filepath.Base(os.Args[0])
+	}
 	for _, o := range own {
 		if err := o.register(); err != nil {
-			fmt.Fprintln(os.Stderr, "penstock:", message(err))
+			tell(os.Stderr, err)
 			os.Exit(exitUsage)
 		}
 	}
@@ -73,15 +86,15 @@ func Main(own ...interface{ register() error }) {
 	context.AfterFunc(ctx, func() {
 		signal.Reset(os.Interrupt)
 		if time.Sleep(patience); !losesWork.Load() {
-			fmt.Fprintf(os.Stderr, "penstock: interrupted; it did not end within %v, and nothing is lost\n",
-				patience)
+			fmt.Fprintf(os.Stderr, "%s: interrupted; it did not end within %v, and nothing is lost\n",
+				ownName, patience)
 			os.Exit(exitFailed)
 		}
 	})
 	signal.Ignore(syscall.SIGPIPE) // a write to a closed stdout fails, and the run ends in order
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err := os.Stdout.Close(); err != nil && code == exitDone { // a failed write may be reported only here
-		fmt.Fprintln(os.Stderr, "penstock:", err)
+		fmt.Fprintln(os.Stderr, ownName+":", err)
 		code = exitFailed
 	}
 	os.Exit(code)
@@ -132,7 +145,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // tell writes an error as one line, and the stack of a panic.
 func tell(stderr io.Writer, err error) {
-	fmt.Fprintln(stderr, "penstock:", message(err))
+	fmt.Fprintln(stderr, ownName+":", named(message(err)))
 	if p := (*torch.PanicError)(nil); errors.As(err, &p) {
 		fmt.Fprintf(stderr, "\n%s", p.Stack)
 	}
@@ -146,7 +159,7 @@ func message(err error) string { return packagePrefix.ReplaceAllString(err.Error
 
 func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "penstock",
+		Use:   ownName,
 		Short: "Train neural networks as pipelines of micro-batches",
 		Long: `Penstock cuts a network into stages, puts each on a device with its own memory limit, and
 trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
@@ -170,10 +183,20 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(),
 		newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()),
 		newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
+	nameIn(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		option.Complete(root) // only if asked, as cobra never frees completions
 	}
 	return root
+}
+
+// nameIn puts the program's name into the help of a command and its verbs.
+func nameIn(c *cobra.Command) {
+	c.Short, c.Long, c.Example = named(c.Short), named(c.Long), named(c.Example)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = named(f.Usage) })
+	for _, verb := range c.Commands() {
+		nameIn(verb)
+	}
 }
 
 // noArguments refuses arguments. For a command with verbs an argument is an unknown verb.
@@ -213,7 +236,7 @@ func (o *output) Write(p []byte) (int, error) {
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the versions of penstock and what it runs on",
+		Short: "Print the versions of penstock, and of what it runs on",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices := fmt.Sprintf("cpu:0 to cpu:%d on %d cores", torch.MaxCPU-1, runtime.NumCPU())

@@ -221,7 +221,7 @@ func (j *job) describeRun() report.Run {
 		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
 	}
 	facts := []report.Fact{
-		{Name: "Command", Value: strings.Join(append([]string{"penstock"}, j.args...), " ")},
+		{Name: "Command", Value: strings.Join(append([]string{ownName}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
 		{Name: "Cut", Value: option.Joined(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},

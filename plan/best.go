@@ -115,26 +115,8 @@ func (f *finder) goal() int64 {
 	return f.step
 }
 
-// cannotBeat reports whether a cut is no faster than a step, whatever is recomputed.
-func (f *finder) cannotBeat(c cut, below int64) bool {
-	p := f.p
-	p.work += p.simulation.Actions()
-	least := p.forwards(p.fastest[p.stages()-1])
-	times := make([]stageTimes, p.stages())
-	for s := range times {
-		times[s] = p.times(s, c[s], c[s+1])
-		times[s].forward = min(times[s].forward, least[c[s+1]]-least[c[s]])
-	}
-	return p.simulate(c, times) >= below
-}
-
 // stepOf evaluates a cut. Of one that cannot beat the goal it returns no step.
-func (f *finder) stepOf(c cut) (int64, error) {
-	if f.p.limited && f.goal() < none && f.cannotBeat(c, f.goal()) {
-		return math.MaxInt64, nil
-	}
-	return f.p.evaluate(f.ctx, c)
-}
+func (f *finder) stepOf(c cut) (int64, error) { return f.p.evaluate(f.ctx, c, f.goal()) }
 
 // try evaluates a cut and returns its value.
 func (f *finder) try(c cut) int64 {

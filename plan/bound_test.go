@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -50,6 +51,29 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Of a cut that turns out to be too slow while its devices are planned, the others are not planned.
+func TestSlowCutsArePlannedInPart(t *testing.T) {
+	for seed := range uint64(10) {
+		c := cut{0, 3, 6, 9, 12}
+		limited := func(limit int64) *space {
+			return oneSpace(t, seeded(seed, 12), devices(4, 0), Options{Limit: limit}, "gpipe", 1, 6)
+		}
+		least, err := limited(1).share(t.Context(), c, none)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := limited((least + wholeLimit - 1) / wholeLimit) // the least with which the cut fits
+		if step, err := p.evaluate(t.Context(), c, none); err != nil || step >= none || p.solved != 4 {
+			t.Fatalf("a step of %d, %d devices planned, %v", step, p.solved, err)
+		}
+		fresh := limited(p.workers[0].bytes)
+		step, err := fresh.evaluate(t.Context(), c, p.plainStep(c)+1)
+		if err != nil || step != math.MaxInt64 || fresh.solved > 3 {
+			t.Errorf("seed %d: a step of %d, %d devices planned, %v", seed, step, fresh.solved, err)
+		}
+	}
 }
 
 func randomCut(t *rapid.T, units, stages int) cut {

@@ -216,17 +216,26 @@ func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err 
 }
 
 // evaluate returns the step of a cut, with recomputations under limits. For a cut that does not fit it
-// returns none plus its share of the limits.
-func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
+// returns none plus its share of the limits, and for one that takes at least below, math.MaxInt64.
+// Workers are planned one after the other, as long as the step may be below.
+func (p *space) evaluate(ctx context.Context, c cut, below int64) (int64, error) {
 	p.work += p.simulation.Actions()
 	if !p.limited {
 		return p.plainStep(c), nil
 	}
+	times, least := make([]stageTimes, p.stages()), p.forwards(p.fastest[p.stages()-1])
+	for s := range times {
+		times[s] = p.times(s, c[s], c[s+1])
+		times[s].forward = min(times[s].forward, least[c[s+1]]-least[c[s]])
+	}
+	simulation, step := p.simulation, p.simulate(c, times)
+	if below < none && step >= below { // whatever is recomputed
+		return math.MaxInt64, nil
+	}
 	if share, err := p.share(ctx, c, 0); err != nil || share > wholeLimit {
 		return none + share, err
 	}
-	times, capacity := make([]stageTimes, p.stages()), 0
-	for w := range p.workers {
+	for _, w := range p.knownFirst(c) {
 		one, err := p.planDevice(ctx, w, c)
 		if err != nil {
 			return math.MaxInt64, err
@@ -236,15 +245,29 @@ func (p *space) evaluate(ctx context.Context, c cut) (int64, error) {
 			return none + share, err
 		}
 		if one.capacity != 0 {
-			capacity = one.capacity
+			if simulation, err = p.simulationFor(one.capacity); err != nil {
+				return math.MaxInt64, err
+			}
 		}
 		for _, s := range p.stagesOf[w] {
 			times[s] = one.times[s]
 		}
+		step = int64(simulation.Run(durations(times), p.links(c), nil))
+		if below < none && step >= below {
+			return math.MaxInt64, nil
+		}
 	}
-	simulation, err := p.simulationFor(capacity)
-	if err != nil {
-		return math.MaxInt64, err
+	return step, nil
+}
+
+// knownFirst lists the workers, those first whose stages are planned.
+func (p *space) knownFirst(c cut) (list []int) {
+	unknown := make([]int, len(p.workers))
+	for w := range p.workers {
+		if list = append(list, w); p.cached[p.key(w, c)] == nil {
+			unknown[w] = 1
+		}
 	}
-	return int64(simulation.Run(durations(times), p.links(c), nil)), nil
+	slices.SortStableFunc(list, func(a, b int) int { return unknown[a] - unknown[b] })
+	return list
 }

@@ -81,6 +81,15 @@ func TestProgram(t *testing.T) {
 	run(t, 0, "train", "--plan", plan, "--steps", "1")
 	says(t, run(t, 0, "profile", "--model", "spirals", "--batch", "8", "--repeats", "1"), "spirals on 8 samples of [2]")
 	says(t, run(t, 0, "models", "spirals"), "classes=3,width=64")
+	name := filepath.Base(os.Args[0]) // the program's, in all that it says of itself
+	for _, verb := range []string{"train", "plan", "profile", "schedule check"} {
+		help := run(t, 0, append(strings.Fields(verb), "--help")...)
+		says(t, help, "\n  "+name+" "+verb)
+		if strings.Contains(help, "penstock") {
+			t.Errorf("the help of %s has another name:\n%s", verb, help)
+		}
+	}
+	says(t, run(t, 64, "report", dir, "--out", plan), name+": ", "which "+name+" train --out has written")
 	says(t, run(t, 64, "train", "--model", "spirals", "--data", "synthetic"),
 		"--model spirals reads inputs such as [2], and --data synthetic has [1 28 28]")
 	says(t, run(t, 64, "train", "--model", "mlp", "--data", "spirals"), fmt.Sprint("and --data spirals has ", []int64{2}))
