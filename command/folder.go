@@ -149,8 +149,7 @@ func folderOrCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
 	if !models.IsFolder(dir) {
 		dir = "." + string(filepath.Separator) + dir
 	}
-	model := train.Choice{Name: dir, Settings: map[string]any{}}
-	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: model}}, nil
+	return &train.Checkpoint{Path: dir, Recipe: train.Recipe{Model: train.Choice{Name: dir}}}, nil
 }
 
 // exportFolder writes a model in the layout of its folder, with floats of a dtype.
@@ -215,18 +214,12 @@ func (f *trainFlags) takeAdapter(s *pflag.FlagSet) error {
 	if f.weights.adapter == "" || s.Changed("lora") {
 		return nil
 	}
-	lora, err := readAdapter(f.weights.adapter)
-	return cmp.Or(err, s.Set("lora", lora))
-}
-
-// readAdapter returns the --lora of an adapter.
-func readAdapter(folder string) (lora string, err error) {
-	o, err := models.ReadAdapter(folder)
-	if lora = (&adapters{o}).String(); err == nil {
-		err = new(adapters).read(lora)
+	o, err := models.ReadAdapter(f.weights.adapter)
+	if err == nil {
+		err = s.Set("lora", (&adapters{o}).String())
 	}
 	if err != nil {
-		err = badUsage("--adapter %s: %s", folder, message(err))
+		return badUsage("--adapter %s: %s", f.weights.adapter, message(err))
 	}
-	return lora, err
+	return nil
 }

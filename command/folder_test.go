@@ -230,6 +230,8 @@ func TestRefusesFolders(t *testing.T) {
 			[]string{"FOLDER/config.json: mlp_bias is true; want it false"}},
 		"tokens beyond the vocabulary": {replaced(configFile, `"vocab_size":380`, `"vocab_size":370`), "",
 			[]string{"377", "want at most the 370 tokens"}},
+		"tokens beyond the weights": {replaced("tokenizer.json", `"added_tokens": [`,
+			`"added_tokens": [{"id":500,"content":"<x>"},`), "", []string{"501", "want at most the 380 tokens"}},
 		"no tokenizer": {func(_ *testing.T, folder string) {
 			os.Remove(filepath.Join(folder, "tokenizer.json"))
 		}, "",
@@ -242,6 +244,14 @@ func TestRefusesFolders(t *testing.T) {
 			[]string{"--adapter: no linear layer is named", "transformer.h"}},
 		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
 			[]string{"--adapter", "of another shape"}},
+		"no data": {func(t *testing.T, folder string) {
+			text := filepath.Join(filepath.Dir(folder), configName) // of something else
+			if err := os.WriteFile(text, []byte(`data = "text"`), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			refuses(t, []string{"eval", folder}, exitUsage, "--data is needed")
+			os.Remove(filepath.Join(folder, configFile))
+		}, "", []string{configFile}},
 		"no folder": {nil, "--model ./nothing", []string{"nothing/config.json"}},
 		"no rank":   {nil, "--lora r=0", []string{"want a whole number from 1"}},
 	} {
@@ -263,6 +273,11 @@ func TestRefusesFolders(t *testing.T) {
 			refuses(t, args, exitUsage, row.want...)
 			if _, err := os.Stat(out); err == nil {
 				t.Error("--out was made")
+			}
+			if row.change != nil {
+				text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
+				refuses(t, []string{"predict", folder, "--prompt", "boats"}, exitUsage, folder)
+				refuses(t, []string{"eval", folder, "--data", "text", "--data-dir", text}, exitUsage, folder)
 			}
 		})
 	}

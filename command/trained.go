@@ -73,7 +73,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if c := t.checkpoint; f.adapter != "" && c.Version > 0 {
 		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
 	} else if f.adapter != "" {
-		settingsOf(c.Recipe.Model)["lora"], err = readAdapter(f.adapter)
+		t.lora.LoRA, err = models.ReadAdapter(f.adapter)
 	}
 	if err = cmp.Or(err, t.makeModel()); err == nil && f.adapter != "" {
 		_, err = nn.CheckWeights(file, nn.Adapters(t.model), nn.WeightsConfig{})
@@ -217,7 +217,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 		for _, id := range ids {
 			prompt = append(prompt, int64(id))
 		}
-		return cmp.Or(err, g.checkLength(t, len(prompt)))
+		return cmp.Or(err, g.checkLength(t, len(prompt)), t.checkTokens(tokens.Len()))
 	})
 	if err != nil {
 		return err
@@ -242,20 +242,18 @@ type textWriter struct {
 	begun  []byte // of a character that is not complete
 }
 
-func (w *textWriter) write(id int64) error {
+func (w *textWriter) write(id int64) (err error) {
+	var text []byte
 	if w.tokens == nil {
-		w.begun = append(w.begun, byte(id))
+		text = []byte{byte(id)}
 	} else if int(id) < w.tokens.Len() { // models may have more
-		text, err := w.tokens.Decode([]int32{int32(id)})
-		if err != nil {
-			return err
-		}
-		w.begun = append(w.begun, text...)
+		text, err = w.tokens.Decode([]int32{int32(id)})
 	}
-	if r, n := utf8.DecodeLastRune(w.begun); r == utf8.RuneError && n == 1 {
-		return nil
+	w.begun = append(w.begun, text...)
+	if r, n := utf8.DecodeLastRune(w.begun); err != nil || r == utf8.RuneError && n == 1 {
+		return err
 	}
-	_, err := w.out.Write(w.begun)
+	_, err = w.out.Write(w.begun)
 	w.begun = w.begun[:0]
 	return err
 }
@@ -287,6 +285,14 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 	} else if prompt+g.tokens > most {
 		return badUsage("--prompt of %s and --tokens %d: the model reads at most %d together",
 			counted(prompt, "token"), g.tokens, most)
+	}
+	return nil
+}
+
+// checkTokens refuses tokens that the model's embedding lacks.
+func (t *trained) checkTokens(n int) error {
+	if rows := nn.State(t.model)[0].Shape()[0]; int64(n) > rows {
+		return badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, rows)
 	}
 	return nil
 }
