@@ -38,7 +38,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		n.Forget()
 		n.panic(c.Ctx, xs, err)
 	}
-	given, index := torch.Distinct(xs)
+	given, index := engine.Distinct(xs)
 	n.index = index
 	for i, x := range given {
 		if x == nil || x.Freed() {
@@ -62,7 +62,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	for _, q := range nn.SharedBeyond(m.model) {
 		n.shared = append(n.shared, q.Tensor())
 	}
-	once, at := torch.Distinct(n.run.Output())
+	once, at := engine.Distinct(n.run.Output())
 	n.out = at
 	attached := engine.Attach(c.Ctx, slices.Concat(given, n.shared), once, n)
 	torch.FreeAll(once)

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -280,13 +279,12 @@ train --dashboard shows it live.`,
 			}
 			page.Curves = append(page.Curves, report.NewCurve(c.Stage, c.Chain, points, page.Run.Plan))
 		}
-		var text bytes.Buffer
-		err = report.Write(&text, page)
+		text, err := page.HTML()
 		what := page.Run.Title
 		if n := len(page.History.Steps); n > 0 {
 			what += ": " + counted(n, "step")
 		}
-		return result{what, func(w io.Writer) { fmt.Fprintln(w, what) }, text.Bytes()}, err
+		return result{what, func(w io.Writer) { fmt.Fprintln(w, what) }, text}, err
 	})
 }
 
@@ -367,9 +365,8 @@ func (j *job) writeTrace(stderr io.Writer) error {
 		workers = append(workers, fmt.Sprintf("worker %d · %s", i, name))
 	}
 	if filepath.Ext(j.traceFile) == ".svg" {
-		svg := draw.SVG(*j.page.Ran, draw.Options{Title: fmt.Sprintf("step %d", j.recorded), Workers: workers,
-			Bytes: formatBytes})
-		return writeFile(j.traceFile, svg)
+		return writeFile(j.traceFile, draw.SVG(*j.page.Ran, draw.Options{Workers: workers, Bytes: formatBytes,
+			Title: fmt.Sprintf("step %d", j.recorded)}))
 	}
-	return trace.WriteFile(j.traceFile, *j.page.Ran, workers)
+	return writeFile(j.traceFile, trace.JSON(*j.page.Ran, workers))
 }

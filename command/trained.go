@@ -289,12 +289,13 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 	return nil
 }
 
-// checkTokens refuses tokens that the model's embedding lacks.
+// checkTokens refuses more tokens than a folder's model has.
 func (t *trained) checkTokens(n int) error {
-	if rows := nn.State(t.model)[0].Shape()[0]; int64(n) > rows {
-		return badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, rows)
+	info, err := models.Describe(t.folder)
+	if most := info.Defaults.Classes; err == nil && models.IsFolder(t.folder) && n > most {
+		err = badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, most)
 	}
-	return nil
+	return err
 }
 
 // chosen returns a setting of the run's --data-set, or "".

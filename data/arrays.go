@@ -101,8 +101,7 @@ type arraySet struct {
 	tables [][256]float32 // of Uint8 inputs, by channel
 }
 
-// newArrays returns a data set of inputs [n, ...] and targets [n, ...], which it keeps. With classes 0 the
-// greatest label decides.
+// newArrays keeps inputs [n, ...] and targets [n, ...]. With classes 0 the greatest label decides.
 func newArrays(name string, classes int, input, target Array) (*arraySet, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
 		return nil, err
@@ -248,8 +247,7 @@ func (i Info) normaliseSample(to []float32, from numbers, row int) {
 	}
 }
 
-// byteTables returns the value of each byte in each channel, and sets Pad. Inputs other than images have one
-// channel.
+// byteTables returns the value of each byte in each channel, and sets Pad of images.
 func (i *Info) byteTables() [][256]float32 {
 	tables := make([][256]float32, 1)
 	if i.Pad = nil; len(i.Input.Shape) == 3 {

@@ -235,8 +235,7 @@ func hasDecimalComma(text string) bool {
 	return !isNumber(text) && isNumber(strings.Replace(text, ",", ".", 1))
 }
 
-// columnOrder returns the indices of the inputs' columns and then the target's. Inputs are in the order of
-// the file, or of trainedOn if both have names.
+// columnOrder returns the inputs' columns, in the order of trainedOn if both have names, then the target's.
 func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []int, err error) {
 	if len(first) > maxColumns {
 		return nil, fmt.Errorf("%d columns; want at most %d", len(first), maxColumns)
@@ -278,8 +277,7 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	return order, nil
 }
 
-// task returns the task and the names of the classes, sorted as whole numbers if all are, otherwise as
-// text.
+// task returns the task and the names of the classes, sorted as whole numbers if all are.
 func (t *table) task(asked Task) (Task, []string, error) {
 	numbers, whole, distinct := true, true, map[string]float64{}
 	for i, text := range t.targets {
@@ -360,8 +358,7 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	return set, nil
 }
 
-// meanAndDeviation returns the mean and the deviation of each column over train, a part of whole. The
-// deviation of a constant column is 1.
+// meanAndDeviation returns each column's over train, a part of whole. A constant column has deviation 1.
 func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float64) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }

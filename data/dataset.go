@@ -80,8 +80,7 @@ func (i Info) checkTokenizer(sum string) error {
 		"trained with those of %s; want the tokenizer that it was trained with", sum, i.Tokenizer)
 }
 
-// checkForm returns an error if samples have another form than those that a model was trained on. i may be
-// nil.
+// checkForm returns an error unless samples have the form of those that a model was trained on, if known.
 func (i *Info) checkForm(samples Info) error {
 	if i == nil {
 		return nil

@@ -88,8 +88,7 @@ func decodeIDX(file []byte) (numbers, error) {
 	return decodeNumbers(rest, "|u1", shape)
 }
 
-// decodeNumbers decodes the numbers of an array. descr is NumPy's name of their format. It checks the
-// shape before it allocates memory.
+// decodeNumbers decodes numbers in the format that NumPy names descr. It allocates memory last.
 func decodeNumbers(content []byte, descr string, shape []int64) (numbers, error) {
 	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
 	if width == 0 {

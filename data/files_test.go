@@ -538,6 +538,8 @@ func TestTokensRefuses(t *testing.T) {
 	writeFile(t, path, tokenBytes[uint16](1, 5, 3, 4)) // as after the first part of a file, which Open checks
 	wantError(t, train.Fill(&b, []int{0}),
 		path+": 4 tokens: token 1 is 5; want 0 to 4: more classes, or another type")
+	_, _, err := data.Open("tokens", path, data.Options{Window: 1, TrainedOn: &data.Info{Classes: 5}})
+	wantError(t, err, path+": token 1 is 5; want 0 to 4: more classes, or another type")
 	must.Do(t, os.Truncate(path, 1))
 	wantError(t, train.Fill(&b, []int{0}),
 		path+": 4 tokens: from token 0: EOF; the file was longer when it was opened")

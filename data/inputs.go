@@ -202,8 +202,7 @@ func (x *Inputs) wantedColumns() string {
 	return fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
 }
 
-// columns returns the inputs' columns of a table, and whether its first line has their names; nil if it has
-// other columns.
+// columns returns the inputs' columns, nil if there are others, and whether the first line has their names.
 func (x *Inputs) columns(first []string) (columns []int, names bool) {
 	place, size := map[string]int{}, x.info.Input.Size()
 	for i, name := range first {

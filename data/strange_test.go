@@ -190,6 +190,8 @@ func TestBounds(t *testing.T) {
 	}{
 		"a long cell": {"csv", "", "train.csv", []byte("a,y\n1,0\n" + long + ",1\n"), "want a finite number"},
 		"a long name": {"csv", "target=b", "train.csv", []byte("a," + long + "\n1,0\n"), `no column "b"`},
+		"many columns": {"csv", "", "train.csv", bytes.Repeat([]byte("0,"), 1<<16),
+			"line 1: 65537 columns; want at most 65536"},
 		"long classes": {"csv", "task=regression", "train.csv", []byte("a,y\n1," + long + "\n2,0\n"),
 			"want a finite number"},
 		"large samples": {"synthetic", "size=16384,channels=4096", "none", nil,

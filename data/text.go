@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
@@ -53,17 +52,15 @@ func NewTokens(tokens []int32, classes, window int) (Dataset, error) {
 }
 
 func newText(content []byte, width, window int, info Info) (*textSet, error) {
-	return openTextSet(bytes.NewReader(content), "", int64(len(content)), width, window, info)
+	return openTextSet(bytes.NewReader(content), "", len(content)/width, width, window, info)
 }
 
-// openTextSet returns the set of a source of size bytes. path is empty for a text in memory.
-func openTextSet(source io.ReaderAt, path string, size int64, width, window int, info Info) (*textSet,
-	error) {
-	tokens, unit := int(size)/width, "tokens"
+// openTextSet returns the set of a source of tokens. prefix is the path of a file and a colon, or "".
+func openTextSet(source io.ReaderAt, prefix string, tokens, width, window int, info Info) (*textSet, error) {
+	what := fmt.Sprintf("%s%d tokens", prefix, tokens)
 	if width == 1 {
-		unit = "bytes"
+		what = fmt.Sprintf("%d bytes", tokens)
 	}
-	what := strings.TrimPrefix(fmt.Sprintf("%s: %d %s", path, tokens, unit), ": ")
 	if err := arg.AtLeast("", "Window", window, 1); err != nil {
 		return nil, err
 	}
@@ -123,8 +120,7 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// classesIn returns the options' number of classes, after a check of the first tokens. If that is 0, it reads
-// all tokens and returns the greatest plus 1.
+// classesIn checks the first tokens for the options' number of classes, or counts the classes of all tokens.
 func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 	most, content := cmp.Or(o.Classes, disk.MaxTokens), make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
@@ -155,8 +151,7 @@ func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 var otherStarts = []string{npyMagic, "PK\x03\x04", "\x1f\x8b\x08", "MMIDIDX", "\x88\xd8\x34\x01",
 	"\x81\xd9\x34\x01"}
 
-// otherContent returns the problem of a file whose start seems to be other than tokens of width bytes, or "".
-// Width 0 is 2 by default, which is checked the most.
+// otherContent says why a file seems to begin with other than tokens of width bytes. Width 0 means 2, unsure.
 func otherContent(content []byte, width int) string {
 	const tofile = `; want tokens alone, as numpy.array(ids, dtype="<u2").tofile(PATH) writes them, or "<u4"`
 	const unless = "; or, if they are uint16, type=uint16"
@@ -231,7 +226,8 @@ func openTokenFile(path string, width int, o Options) (set *textSet, err error) 
 	if err != nil {
 		return nil, err
 	}
-	return openTextSet(file, path, size, width, o.Window, Info{Name: "tokens", Classes: classes, Source: Int64})
+	return openTextSet(file, path+": ", int(size)/width, width, o.Window, Info{Name: "tokens",
+		Classes: classes, Source: Int64})
 }
 
 // openText reads texts. The last samples are for testing.
@@ -330,8 +326,7 @@ type JSONL struct {
 	Begin, End string
 }
 
-// openJSONL reads lines of {"text": ...}, or of {"prompt": ..., "completion": ...}, whose prompts are
-// Ignored.
+// openJSONL reads lines of {"text": ...}, or of {"prompt": ..., "completion": ...}.
 func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
 	if o.Tokenizer == "" {
 		return nil, nil, &ConfigError{Field: "Tokenizer", Value: "", Remedy: "want a tokenizer for the texts"}
@@ -360,10 +355,14 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 	if name := o.JSONL.Begin; name == "none" {
 		begin = nil
 	} else if name != "" {
-		begin, err = specialToken(t, name)
+		begin, err = firstToken(t, name)
 	}
-	if err == nil && (o.JSONL.End != "" || end == nil) {
-		end, err = endToken(t, o.JSONL.End)
+	ends := []string{"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"}
+	if o.JSONL.End != "" {
+		ends, end = []string{o.JSONL.End}, nil
+	}
+	if end == nil && err == nil {
+		end, err = firstToken(t, ends...)
 	}
 	if err != nil {
 		return nil, err
@@ -425,26 +424,12 @@ func encodeLine(content []byte, t *tokenizer.Tokenizer) (prompt, text []int32, e
 	return prompt, text, err
 }
 
-// specialToken returns the token that text is.
-func specialToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
-	ids, err := t.Encode([]byte(text))
-	if err == nil && len(ids) != 1 {
-		err = fmt.Errorf("%q is %d tokens; want a text that the tokenizer has as one", text, len(ids))
-	}
-	return ids, err
-}
-
-// endToken returns the token after each text.
-func endToken(t *tokenizer.Tokenizer, text string) ([]int32, error) {
-	if text != "" {
-		return specialToken(t, text)
-	}
-	usual := []string{"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"}
-	for _, text := range usual {
-		if ids, err := specialToken(t, text); err == nil {
+// firstToken returns the first of the texts that is one token.
+func firstToken(t *tokenizer.Tokenizer, texts ...string) ([]int32, error) {
+	for _, text := range texts {
+		if ids, err := t.Encode([]byte(text)); err == nil && len(ids) == 1 {
 			return ids, nil
 		}
 	}
-	return nil, &ConfigError{Field: "End", Value: "",
-		Remedy: "want the token after each text: the tokenizer has no " + strings.Join(usual, ", ")}
+	return nil, fmt.Errorf("%q is no token; want a text that the tokenizer has as one", texts)
 }

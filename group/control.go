@@ -62,16 +62,14 @@ func (c *control) handle(from *peer, f frame) (err error) {
 		}
 		c.judge(reason)
 		return nil
-	case f.kind == kindEntry:
-		var e entry
-		if err := f.decode(&e); err != nil {
-			return err
-		}
-		c.board.Put(e.Key, e.Value)
-	case f.kind == kindPart:
+	case f.kind == kindAddress, f.kind == kindPart:
 		var p part
 		if err := f.decode(&p); err != nil {
 			return err
+		}
+		if f.kind == kindAddress {
+			c.board.Put(p.What, p.Data)
+			break
 		}
 		defer func() { err = c.gathers.add(f.rank, p) }() // after it is forwarded
 	case f.kind == kindBye:

@@ -258,7 +258,7 @@ var frames = []frame{
 	jsonFrame(kindGreeting, 3, greeting{protocol, "a", []byte{2}, 4, 12345, "a machine", "1.13.0"}),
 	endFrame(0, &refusedError{"no"}),
 	{kind: kindReady},
-	jsonFrame(kindEntry, 1, entry{"0/1", []byte{7, 8}}),
+	jsonFrame(kindAddress, 1, part{"0/1", []byte{7, 8}}),
 	jsonFrame(kindPart, 1, part{"models", []byte{1, 2, 3}}),
 	{kind: kindBeat},
 	endFrame(2, &FailedError{2, -1, 5, "forward", "out of memory", true}),
@@ -318,15 +318,15 @@ func TestBytesThatAreNoFrame(t *testing.T) {
 		must.Do(t, c.handle(&peer{rank: 1}, jsonFrame(kindPart, 1, part{})))
 	}
 	for name, f := range map[string]frame{
-		"a third part":          jsonFrame(kindPart, 1, part{}),
-		"an end of nobody":      jsonFrame(kindEnd, 1, ending{}),
-		"an end of another":     endFrame(2, &LostError{Rank: 0}),
-		"an end with more":      {kindEnd, 1, []byte(`{"Lost":{}}{}`)},
-		"an entry that is cut":  {kindEntry, 1, []byte(`{"Key":"a`)},
-		"a part of another":     jsonFrame(kindPart, 2, part{}),
-		"a part of rank 0":      jsonFrame(kindPart, 0, part{}),
-		"ready of a member":     {kind: kindReady, rank: 1},
-		"a hello when it is in": frames[0],
+		"a third part":           jsonFrame(kindPart, 1, part{}),
+		"an end of nobody":       jsonFrame(kindEnd, 1, ending{}),
+		"an end of another":      endFrame(2, &LostError{Rank: 0}),
+		"an end with more":       {kindEnd, 1, []byte(`{"Lost":{}}{}`)},
+		"an address that is cut": {kindAddress, 1, []byte(`{"What":"a`)},
+		"a part of another":      jsonFrame(kindPart, 2, part{}),
+		"a part of rank 0":       jsonFrame(kindPart, 0, part{}),
+		"ready of a member":      {kind: kindReady, rank: 1},
+		"a hello when it is in":  frames[0],
 	} {
 		if err := c.handle(&peer{rank: 1}, f); !errors.Is(err, errFrame) {
 			t.Errorf("%s: %v", name, err)

@@ -17,13 +17,13 @@ import (
 //	           ◄───────────    greeting    the member's process, and proof that it knows the token
 //	greeting   ───────────►                proof that rank 0 knows the token; or end, with the reason
 //	ready      ───────────►                all members are connected
-//	   entry, part, beat, end, bye: both ways; rank 0 forwards entry, part and bye
+//	   address, part, beat, end, bye: both ways; rank 0 forwards address, part and bye
 type kind byte
 
 const (
 	kindGreeting kind = 1 + iota
 	kindReady
-	kindEntry
+	kindAddress // of Gloo
 	kindPart
 	kindBeat
 	kindEnd
@@ -85,12 +85,6 @@ func (f frame) decode(to any) error {
 		return fmt.Errorf("%w: the body of kind %d: %w", errFrame, f.kind, err)
 	}
 	return nil
-}
-
-// entry is the body of kindEntry: an address of Gloo.
-type entry struct {
-	Key   string
-	Value []byte
 }
 
 // ending is the body of kindEnd: one of three errors.

@@ -26,7 +26,7 @@ type gathers struct {
 	news  chan struct{} // of capacity one: a part has come, or a rank has left
 }
 
-// part is a rank's input of a gather.
+// part is a rank's input of a gather, or an address of Gloo with its key.
 type part struct {
 	What string
 	Data []byte

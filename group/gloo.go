@@ -38,7 +38,7 @@ func openTransport(ctx context.Context, c *control, ip net.IP) (*tensorTransport
 	}()
 	go func() { // until the board is closed
 		for key, value, ok := c.board.Take(); ok; key, value, ok = c.board.Take() {
-			c.broadcast(jsonFrame(kindEntry, c.cfg.Rank, entry{key, value}), nil)
+			c.broadcast(jsonFrame(kindAddress, c.cfg.Rank, part{key, value}), nil)
 		}
 	}()
 	select {

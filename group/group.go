@@ -18,7 +18,6 @@ type Group struct {
 	first      *outcome
 	gathers    *gathers
 	member     member
-	failing    sync.Once
 	closing    sync.Once
 }
 
@@ -67,7 +66,7 @@ func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 // Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
 func (g *Group) Fail(e FailedError) {
 	e.Rank, e.Action, e.Message = g.rank, cut(e.Action, maxText), cut(e.Message, maxText)
-	g.failing.Do(func() { g.member.fail(&e) })
+	g.member.fail(&e)
 }
 
 // Failed returns a channel that is closed when a member has failed or is lost.

@@ -14,7 +14,7 @@ import (
 	"penstock.example/torch"
 )
 
-const protocol = "penstock 4" // the version of the frames
+const protocol = "penstock 5" // the version of the frames
 
 // greeting is the body of the frames of a handshake. Both sides of a control connection prove that they know
 // the job's token, which is never sent: each answers the other's random number. Only members fill the fields

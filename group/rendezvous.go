@@ -139,22 +139,20 @@ func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 			}
 		}
 	})
-	for long := time.After(longWait); ; {
-		select {
-		case <-long:
-			missing, _ := c.missing()
-			c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", missing)
-			continue
-		case <-c.ready:
-		case <-c.first.failed:
-		case <-ctx.Done():
-			if missing, refused := c.missing(); missing != "" {
-				c.end(&refusedError{fmt.Sprintf("group: %s of %d did not come to %s within %v: %v%s", missing,
-					c.cfg.Size, c.cfg.Address, c.cfg.Timeout, context.Cause(ctx), refused)})
-			}
+	defer time.AfterFunc(longWait, func() {
+		missing, _ := c.missing()
+		c.cfg.Log.Info("group: rank 0 waits for others to join", "at", c.cfg.Address, "missing", missing)
+	}).Stop()
+	select {
+	case <-c.ready:
+	case <-c.first.failed:
+	case <-ctx.Done():
+		if missing, refused := c.missing(); missing != "" {
+			c.end(&refusedError{fmt.Sprintf("group: %s of %d did not come to %s within %v: %v%s", missing,
+				c.cfg.Size, c.cfg.Address, c.cfg.Timeout, context.Cause(ctx), refused)})
 		}
-		return listener.Addr().(*net.TCPAddr).IP, c.first.get()
 	}
+	return listener.Addr().(*net.TCPAddr).IP, c.first.get()
 }
 
 // missing names the ranks that are not connected, and the last connection that was refused.

@@ -146,7 +146,7 @@ func TestAFalseRank0(t *testing.T) {
 		}
 		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
 			for range 2 { // the second greeting lacks its proof
-				_, _ = conn.Write(frame(1, `{"Protocol":"penstock 4","Nonce":"a"}`))
+				_, _ = conn.Write(frame(1, `{"Protocol":"penstock 5","Nonce":"a"}`))
 			}
 			_, _ = conn.Write(frame(2, "")) // ready
 			defer conn.Close()

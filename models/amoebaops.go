@@ -19,16 +19,14 @@ func maxPool2x2(_, stride int64) nn.Layer {
 	return nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{Stride: nn.Square(stride)})
 }
 
-func conv1x1(channels, stride int64) nn.Layer {
-	return convChain(channels, channels, stride, nn.Square(1))
-}
+var (
+	conv1x1   = convolved(nn.Square(1))
+	conv3x3   = convolved(nn.Square(1), nn.Square(3), nn.Square(1))
+	conv1x7x1 = convolved(nn.Square(1), nn.Pair{1, 7}, nn.Pair{7, 1}, nn.Square(1))
+)
 
-func conv3x3(channels, stride int64) nn.Layer {
-	return convChain(channels, channels, stride, nn.Square(1), nn.Square(3), nn.Square(1))
-}
-
-func conv1x7x1(channels, stride int64) nn.Layer {
-	return convChain(channels, channels, stride, nn.Square(1), nn.Pair{1, 7}, nn.Pair{7, 1}, nn.Square(1))
+func convolved(sizes ...nn.Pair) func(channels, stride int64) nn.Layer {
+	return func(channels, stride int64) nn.Layer { return convChain(channels, channels, stride, sizes...) }
 }
 
 // convChain is ReLU, convolution and BatchNorm for each size, with out/4 channels between them. The

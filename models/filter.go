@@ -70,3 +70,14 @@ func (s *inceptionNet) mixed(name string, branches [][]filter) {
 	s.Add(name, l)
 	s.channels = l.out
 }
+
+// classify ends the network: its own logits, and with Aux those of the auxiliary classifiers.
+func (s *inceptionNet) classify(o Options, auxiliaries ...string) {
+	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
+		Add("flatten", nn.NewFlatten(1, -1)).
+		Add("dropout", nn.NewDropout(o.Dropout)).
+		Add("fc", nn.NewLinear(s.channels, int64(o.Classes)))
+	if o.Aux {
+		s.Add("outputs", newOutputs(auxiliaries...))
+	}
+}

@@ -41,13 +41,7 @@ func googleNet(o Options) (*nn.Sequential, error) {
 	halves("maxpool4", 2)
 	s.mixed("inception5a", inception(256, 160, 320, 32, 128, 128))
 	s.mixed("inception5b", inception(384, 192, 384, 48, 128, 128))
-	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		Add("flatten", nn.NewFlatten(1, -1)).
-		Add("dropout", nn.NewDropout(o.Dropout)).
-		Add("fc", nn.NewLinear(s.channels, int64(o.Classes)))
-	if o.Aux {
-		s.Add("outputs", newOutputs("aux1", "aux2"))
-	}
+	s.classify(o, "aux1", "aux2")
 	return inceptionInit(s.Sequential, 0.01), nil
 }
 

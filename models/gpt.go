@@ -26,7 +26,7 @@ func gpt(o Options) (*nn.Sequential, error) {
 	width, classes := int64(o.Width), int64(o.Classes)
 	blocks := nn.NewSequential()
 	for i := range o.Depth {
-		blocks.Add(strconv.Itoa(i), nn.NewTransformerBlock(width, int64(o.Heads), o.Dropout))
+		blocks.Add(strconv.Itoa(i), gptBlock(width, int64(o.Heads), o.Dropout))
 	}
 	embed := newEmbed(classes, int64(o.Context), width, o.Dropout)
 	s := nn.NewSequential().
@@ -35,6 +35,14 @@ func gpt(o Options) (*nn.Sequential, error) {
 		Add("head", newVocabularyHead(nn.NewLayerNorm([]int64{width}, nn.NormConfig{}), "linear",
 			nn.NewLinearShared(embed.token.Weight, false)))
 	return gptInit(s, o.Depth, ".attn.proj.weight", ".mlp.2.weight"), nil
+}
+
+// gptBlock is GPT-2's block, normalised before each part: [N, T, width] to the same.
+func gptBlock(width, heads int64, dropout float64) *nn.Sequential {
+	attn := nn.NewSequential().Add("qkv", nn.NewLinear(width, 3*width))
+	addAll(attn, nn.NewDotProductAttention(width, heads, true, 0)).Add("proj", nn.NewLinear(width, width))
+	mlp := nn.NewSequential(nn.NewLinear(width, 4*width), nn.NewGELUTanh(), nn.NewLinear(4*width, width))
+	return transformerBlock(nn.NormConfig{}, width, "", "attn", attn, mlp, dropout)
 }
 
 // gptInit sets the initialisers of OpenAI's code: zero for biases, normal with standard deviation

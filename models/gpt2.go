@@ -51,16 +51,17 @@ func buildGPT2(o Options, body string) *nn.Sequential {
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 
-// gpt2Block is nn.NewTransformerBlock under other names, with weights [in, out] and with dropout
-// also of the attention's weights.
+// gpt2Block is gptBlock under other names, with weights [in, out] and with dropout also of the
+// attention's weights.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
-	addAll(attn, nn.NewDotProductAttention(width, heads, true, dropout)).Add("c_proj", nn.NewLinearTransposed(width, width))
+	addAll(attn, nn.NewDotProductAttention(width, heads, true, dropout)).
+		Add("c_proj", nn.NewLinearTransposed(width, width))
 	addDropout(attn, "resid_dropout", dropout)
 	mlp := nn.NewSequential().
 		Add("c_fc", nn.NewLinearTransposed(width, 4*width)).
 		Add("act", nn.NewGELUTanh()).
 		Add("c_proj", nn.NewLinearTransposed(4*width, width))
 	addDropout(mlp, "dropout", dropout)
-	return transformerBlock(nn.NormConfig{}, width, "attn", attn, mlp)
+	return transformerBlock(nn.NormConfig{}, width, "_", "attn", attn, mlp, 0)
 }

@@ -39,13 +39,7 @@ func inceptionV3(o Options) (*nn.Sequential, error) {
 	s.mixed("Mixed_7a", inceptionD())
 	s.mixed("Mixed_7b", inceptionE())
 	s.mixed("Mixed_7c", inceptionE())
-	s.Add("avgpool", nn.NewAdaptiveAvgPool2d(nn.Square(1))).
-		Add("dropout", nn.NewDropout(o.Dropout)).
-		Add("flatten", nn.NewFlatten(1, -1)).
-		Add("fc", nn.NewLinear(s.channels, int64(o.Classes)))
-	if o.Aux {
-		s.Add("outputs", newOutputs("AuxLogits"))
-	}
+	s.classify(o, "AuxLogits")
 	return inceptionInit(s.Sequential, 0.1), nil
 }
 

@@ -212,6 +212,7 @@ func TestOptions(t *testing.T) {
 		{"vit_b_32", models.Options{Size: 48},
 			"vit_b_32: Size is 48; want a multiple of 32, the size of a patch"},
 		{"resnet20", models.Options{Classes: 10, Channels: 1, Size: 28}, ""},
+		{"mlp", models.Options{Channels: 1 << 16, Size: 1}, ""}, // columns of a table
 	} {
 		s, err := models.New(row.model, row.o)
 		switch {

@@ -57,7 +57,7 @@ type number struct {
 }
 
 func (o *Options) numbers() []number {
-	return []number{{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 12, &o.Channels},
+	return []number{{"Classes", 1 << 20, &o.Classes}, {"Channels", 1 << 16, &o.Channels},
 		{"Size", 1 << 14, &o.Size}, {"Width", 1 << 16, &o.Width}, {"Depth", 1 << 12, &o.Depth},
 		{"Convolutions", 1 << 10, &o.Convolutions}, {"Heads", 1 << 16, &o.Heads},
 		{"Context", 1 << 20, &o.Context}}

@@ -50,8 +50,7 @@ func (l *normReLU) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 // preActBottleneck adds x, or a projection of x, and convolutions of the activated x: [N, in, H, W]
 // to [N, 4 width, H/stride, W/stride] rounded up.
 type preActBottleneck struct {
-	nn.Base
-	main       []nn.Layer
+	unit
 	downsample *nn.Sequential // nil where the shape does not change
 }
 
@@ -59,9 +58,9 @@ type preActBottleneck struct {
 // the stride.
 func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	l, out := &preActBottleneck{}, bottleneckExpansion*width
-	l.step("1", in, width, 1, 1)
-	l.step("2", width, width, 3, stride)
-	l.step("3", width, out, 1, 1)
+	l.add("bn1", newNormReLU(in)).add("conv1", convolution(in, width, 1, 1)).
+		add("bn2", newNormReLU(width)).add("conv2", convolution(width, width, 3, stride)).
+		add("bn3", newNormReLU(width)).add("conv3", convolution(width, out, 1, 1))
 	if in != out || stride != 1 {
 		l.downsample = nn.NewSequential(norm(in), convolution(in, out, 1, stride))
 		l.Child("downsample", l.downsample)
@@ -69,16 +68,9 @@ func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	return l
 }
 
-func (l *preActBottleneck) step(number string, in, out, kernel, stride int64) {
-	norm, conv := newNormReLU(in), convolution(in, out, kernel, stride)
-	l.Child("bn"+number, norm)
-	l.Child("conv"+number, conv)
-	l.main = append(l.main, norm, conv)
-}
-
 func (l *preActBottleneck) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
-	y := c.Run(x, l.main...)
+	y := c.Run(x, l.layers...)
 	if l.downsample != nil {
 		x = c.Run(x, l.downsample)
 	}

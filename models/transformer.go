@@ -1,19 +1,26 @@
 package models
 
 import (
+	"strconv"
+
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
 
-// transformerBlock is skip_1, ln_1, the attention under its name, add_1, skip_2, ln_2, mlp, add_2.
-func transformerBlock(norm nn.NormConfig, width int64, name string, attention, mlp nn.Layer) *nn.Sequential {
-	part := func(number, name string, l nn.Layer) []nn.NamedLayer {
-		return []nn.NamedLayer{{Name: "ln_" + number, Layer: nn.NewLayerNorm([]int64{width}, norm)},
-			{Name: name, Layer: l}}
+// transformerBlock is skip1, ln1, the attention under its name, drop1, add1, skip2, ln2, mlp, drop2, add2,
+// with a text before the numbers. Without dropout there are no drop1 and drop2.
+func transformerBlock(norm nn.NormConfig, width int64, before, name string, attention, mlp nn.Layer,
+	dropout float64) *nn.Sequential {
+	s := nn.NewSequential()
+	for i, part := range []nn.NamedLayer{{Name: name, Layer: attention}, {Name: "mlp", Layer: mlp}} {
+		number := before + strconv.Itoa(i+1)
+		path := []nn.NamedLayer{{Name: "ln" + number, Layer: nn.NewLayerNorm([]int64{width}, norm)}, part}
+		if dropout != 0 {
+			path = append(path, nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})
+		}
+		s.AddResidual(number, path...)
 	}
-	return nn.NewSequential().
-		AddResidual("_1", part("1", name, attention)...).
-		AddResidual("_2", part("2", "mlp", mlp)...)
+	return s
 }
 
 // addAll adds layers under their names, and returns s.

@@ -74,7 +74,8 @@ var viTNorm = nn.NormConfig{Eps: 1e-6}
 // self_attention.in_proj_weight and self_attention.in_proj_bias.
 func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	attention := nn.NewSequential().Add("", newInProjection(width))
-	addAll(attention, nn.NewDotProductAttention(width, heads, false, 0)).Add("out_proj", nn.NewLinear(width, width))
+	addAll(attention, nn.NewDotProductAttention(width, heads, false, 0)).
+		Add("out_proj", nn.NewLinear(width, width))
 	addDropout(attention, "dropout", dropout)
 	mlp := nn.NewSequential().
 		Add("0", nn.NewLinear(width, 4*width)).
@@ -82,7 +83,7 @@ func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	addDropout(mlp, "2", dropout)
 	mlp.Add("3", nn.NewLinear(4*width, width))
 	addDropout(mlp, "4", dropout)
-	return transformerBlock(viTNorm, width, "self_attention", attention, mlp)
+	return transformerBlock(viTNorm, width, "_", "self_attention", attention, mlp, 0)
 }
 
 // inProjection makes queries, keys and values side by side: [N, T, width] to [N, T, 3 width].

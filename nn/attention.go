@@ -4,28 +4,12 @@ import (
 	"math"
 	"sync"
 
+	"penstock.example/internal/engine"
 	"penstock.example/torch"
 )
 
-// NewSelfAttention makes the layers of multi-head self-attention (Vaswani et al. 2017, section
-// 3.2): [N, T, dim] to the same.
-//
-//	qkv      x Wqkv + b                              [N, T, 3 dim]
-//	...      NewDotProductAttention                  [N, T, dim]
-//	proj     y Wproj + b
-//
-// With causal a token does not see later tokens. Parameters are qkv.weight [3 dim, dim], qkv.bias,
-// proj.weight [dim, dim] and proj.bias.
-func NewSelfAttention(dim, heads int64, causal bool) *Sequential {
-	s := NewSequential().Add("qkv", NewLinear(dim, 3*dim))
-	for _, l := range NewDotProductAttention(dim, heads, causal, 0) {
-		s.Add(l.Name, l.Layer)
-	}
-	return s.Add("proj", NewLinear(dim, dim))
-}
-
-// NewDotProductAttention makes attention for networks with their own projections. The input [N, T,
-// 3 dim] has the queries, keys and values of all heads side by side, the output is [N, T, dim].
+// NewDotProductAttention makes multi-head attention (Vaswani et al. 2017, section 3.2) without the
+// projections. With causal a token does not see later tokens. The input [N, T, 3 dim] has the queries, keys and values of all heads side by side, the output is [N, T, dim].
 // There are no parameters. A head is a contiguous chunk of width = dim/heads.
 //
 // Where libtorch has FlashAttention it is one layer, "attend", which needs memory in proportion to T.
@@ -55,7 +39,7 @@ func NewDotProductAttention(dim, heads int64, causal bool, dropout float64) []Na
 
 // hasFlash reports whether libtorch has FlashAttention for CPUs (Dao et al. 2022), as it has from 2.2.
 var hasFlash = sync.OnceValue(func() bool {
-	return torch.HasOperator("aten::_scaled_dot_product_flash_attention_for_cpu")
+	return engine.HasOperator("aten::_scaled_dot_product_flash_attention_for_cpu")
 })
 
 // flashAttention is softmax(q k^T / sqrt(width)) v of each head: [N, T, 3 dim] to [N, T, dim]. The

@@ -88,7 +88,7 @@ func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
 
 	// A repeated input is passed once, so that the gradients of its uses are summed in one order.
 	// The same holds for outputs.
-	inputs, at := torch.Distinct(xs)
+	inputs, at := engine.Distinct(xs)
 	var first []*torch.Tensor // result of the first run
 	ran := false
 	ys := engine.Checkpoint(c.Ctx, func(t *torch.Ctx, in []*torch.Tensor) []*torch.Tensor {
@@ -136,7 +136,7 @@ func (c *Ctx) sharedParams() (out []*torch.Tensor) {
 	return out
 }
 
-// spread undoes torch.Distinct.
+// spread undoes engine.Distinct.
 func spread(list []*torch.Tensor, at []int) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(at))
 	for i, k := range at {

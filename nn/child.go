@@ -73,7 +73,7 @@ func typeOf(m Module) string {
 	case *operation:
 		return "*nn." + w.kind
 	case *conv:
-		return "*nn." + w.kind
+		return "*nn.Conv2d"
 	case *norm:
 		return "*nn." + w.kind
 	case *lossLayer:

@@ -99,14 +99,11 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 			nn.NewRMSNorm([]int64{3, 4}, nn.NormConfig{NoAffine: true}).Forward(n, ones(2, 4))
 		}},
 		{"output and target must have one shape", func() { nn.L1().Forward(n, ones(2, 1), ones(2)) }},
-		{"output and target must have one shape", func() { nn.Huber(1).Forward(n, ones(2, 1), ones(2)) }},
 		{"the mean over no rows is no number", func() { nn.L1().Forward(n, ones(0, 1), ones(0, 1)) }},
-		{"the mean over no rows is no number", func() { nn.Huber(1).Forward(n, ones(0, 1), ones(0, 1)) }},
 		{"the mean over no rows is no number", func() { nn.NLL().Forward(n, ones(0, 3), classes(0)) }},
 		{"Target 3 is out of bounds", func() { nn.NLL().Forward(n, ones(1, 3), c.AddInt_(classes(1), 3)) }},
-		{"aten::conv1d", func() { run(c, n, nn.NewConv1d(2, 3, 3, nn.Conv1dConfig{}), ones(1, 4, 8)) }},
-		{"aten::conv_transpose2d", func() {
-			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvConfig{}), ones(1, 4, 8, 8))
+		{"penstock::conv2d", func() {
+			run(c, n, nn.NewConv2d(2, 3, nn.Square(2), nn.ConvConfig{}), ones(1, 4, 8, 8))
 		}},
 	} {
 		if losesTheGPU(c, row.want) {
@@ -269,8 +266,8 @@ type initCase struct {
 func TestInitialisationsAreThoseOfPyTorch(t *testing.T) {
 	var list []initCase
 	readJSON(t, "init.json", &list)
-	if len(list) != 17 {
-		t.Errorf("%d cases, want 17", len(list))
+	if len(list) != 13 {
+		t.Errorf("%d cases, want 13", len(list))
 	}
 	for _, k := range list {
 		t.Run(k.Name, func(t *testing.T) {

@@ -91,3 +91,21 @@ func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 func (a *addSkip) OverwritesInput() bool { return true }
+
+// AddResidual appends the layers of x + path(x) to s and returns s. x goes around the path as a skip
+// connection in a namespace of its own. The layers are "skip"+suffix, those of path, and
+// "add"+suffix. A partition may cut between any two of them, and a plan of recomputation may keep
+// the tensor between them.
+//
+// The sum overwrites the output of path; see InPlace.
+func (s *Sequential) AddResidual(suffix string, path ...NamedLayer) *Sequential {
+	skip, space := "skip"+suffix, NewNamespace()
+	stash, sum := NewStash(skip), newAddSkip(skip)
+	stash.node().Isolate(space)
+	sum.Isolate(space)
+	s.Add(skip, stash)
+	for _, l := range path {
+		s.Add(l.Name, l.Layer)
+	}
+	return s.Add("add"+suffix, sum)
+}

@@ -1,7 +1,6 @@
 package optim
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -14,8 +13,7 @@ import (
 // ConfigError is returned for an invalid setting.
 type ConfigError = arg.ConfigError
 
-// ErrNotFinite is the error of clipping gradients with infinite or NaN elements. Gradients are then
-// unchanged.
+// ErrNotFinite is the error of clipping infinite or NaN gradients. They are then unchanged.
 var ErrNotFinite = gradnorm.ErrNotFinite
 
 // Config holds the hyperparameters of all optimizers, with PyTorch's names. It is an error to set one
@@ -87,19 +85,7 @@ type groupRule struct {
 	rule   rule
 }
 
-func groupRules(o Config, make func(Config) rule) (all []groupRule) {
-	for _, g := range o.Groups {
-		own := o
-		if g.WeightDecay != nil {
-			own.WeightDecay = *g.WeightDecay
-		}
-		all = append(all, groupRule{g.Params, cmp.Or(g.Scale, 1), make(own)})
-	}
-	return all
-}
-
-// ruleOf returns the rule and the factor of the learning rate for a parameter. All rules have the same
-// slots.
+// ruleOf returns a parameter's rule and factor of the learning rate. All rules have the same slots.
 func (o *optimizer) ruleOf(name string) (rule, float64) {
 	for _, g := range o.groups {
 		if nn.Match(g.params, name) {

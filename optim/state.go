@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -56,7 +57,15 @@ type optimizer struct {
 }
 
 func newOptimizer(o Config, lr float64, make func(Config) rule) *optimizer {
-	return &optimizer{rule: make(o), groups: groupRules(o, make), lr: lr, state: map[string]*memory{}}
+	out := &optimizer{rule: make(o), lr: lr, state: map[string]*memory{}}
+	for _, g := range o.Groups {
+		own := o
+		if g.WeightDecay != nil {
+			own.WeightDecay = *g.WeightDecay
+		}
+		out.groups = append(out.groups, groupRule{g.Params, cmp.Or(g.Scale, 1), make(own)})
+	}
+	return out
 }
 
 func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {
@@ -273,8 +282,7 @@ func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
 	return nil
 }
 
-// read moves the state of a place's parameters from saved and counts to loaded. If it fails, loaded has what
-// was allocated.
+// read moves the state of a place's parameters from saved and counts to loaded, as far as it gets.
 func (o *optimizer) read(loaded map[string]*memory, saved map[string]safetensors.Tensor,
 	counts map[string]int64, place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})

@@ -224,7 +224,7 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 		}
 	}
 	if r.batch.Within != nil {
-		once, at := torch.Distinct(lists[0])
+		once, at := engine.Distinct(lists[0])
 		for i, t := range once {
 			if states[0].sent == nil {
 				once[i] = c.Keep(c.Detach(t))

@@ -76,14 +76,6 @@ var (
 	ErrAccumulating = errors.New("pipe: replicas have gradients to sum; first Step without Accumulate")
 )
 
-func (cfg Config) copied() Config {
-	cfg.Balance, cfg.Ranks, cfg.lanes = slices.Clone(cfg.Balance), slices.Clone(cfg.Ranks),
-		slices.Clone(cfg.lanes)
-	cfg.Devices, cfg.policies = slices.Clone(cfg.Devices), slices.Clone(cfg.policies)
-	cfg.Cores, cfg.Budget = slices.Clone(cfg.Cores), slices.Clone(cfg.Budget)
-	return cfg
-}
-
 // Check returns a *ConfigError if the configuration does not fit the model. It allocates nothing.
 func (cfg Config) Check(model *nn.Sequential) error {
 	_, err := cfg.resolved(model.Layers())
@@ -91,7 +83,6 @@ func (cfg Config) Check(model *nn.Sequential) error {
 }
 
 func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
-	cfg = cfg.copied()
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}

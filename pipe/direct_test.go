@@ -273,7 +273,7 @@ type packedValue struct {
 }
 
 func pack(c *torch.Ctx, p link.Parcel) (out packed) {
-	for _, list := range p.Lists() {
+	for _, list := range p.Lists {
 		values := make([]packedValue, len(list))
 		for i, v := range list {
 			at := &values[i]

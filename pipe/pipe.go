@@ -102,8 +102,8 @@ func (p *Pipe) Stages() []*Stage { return p.stages }
 // SetRecord sets whether runs that start from now on record timelines.
 func (p *Pipe) SetRecord(on bool) { p.record.Store(on) }
 
-// Config is the configuration with defaults filled in.
-func (p *Pipe) Config() Config { return p.cfg.copied() }
+// Config is the configuration with defaults filled in. The caller must not change its lists.
+func (p *Pipe) Config() Config { return p.cfg }
 
 // Devices lists the distinct devices of all processes, in the order of their first stage.
 func (p *Pipe) Devices() []torch.Device {

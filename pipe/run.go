@@ -12,11 +12,14 @@ import (
 	"penstock.example/torch"
 )
 
-// Result is the result of a step.
+// Result is the result of Step or Infer.
 type Result struct {
-	Loss         float64 // of the whole batch
-	MicroBatches int     // the real number: at most Config.Chunks, at most the rows
-	Timeline     *schedule.Timeline
+	Loss float64 // of the whole batch, in a step
+	// Output is the model's output for the whole batch of Infer, on the last device, in the process of
+	// the last stage; nil with Batch.Each. The caller frees it.
+	Output       []*torch.Tensor
+	MicroBatches int                // the real number: at most Config.Chunks, at most the rows
+	Timeline     *schedule.Timeline // if Config.Record is set
 }
 
 // Step runs forward, the loss on the last stage, and backward, and adds to the gradients of the
@@ -258,35 +261,27 @@ func (r *run) forwardAll(ctx context.Context, plan *prepared) (*schedule.Timelin
 	return timeline, err
 }
 
-// Inference is the result of Infer.
-type Inference struct {
-	// Output is the model's output for the whole batch, on the last device, in the process of the
-	// last stage; nil with Batch.Each. The caller frees it.
-	Output   []*torch.Tensor
-	Timeline *schedule.Timeline // if Config.Record is set
-}
-
 // Infer runs the model forward without gradients, in evaluation mode unless b.Training is set. A
 // batch may have any number of rows, with b.Training at least one. It fails as Step does.
-func (p *Pipe) Infer(ctx context.Context, b Batch) (result Inference, err error) {
+func (p *Pipe) Infer(ctx context.Context, b Batch) (result Result, err error) {
 	leave, err := p.enter("Infer")
 	if err != nil {
-		return Inference{}, err
+		return Result{}, err
 	}
 	defer leave()
 	defer func() { err = p.lost(err) }()
 	r, err := p.newRun(b, b.Training, false)
 	if err != nil {
-		return Inference{}, err
+		return Result{}, err
 	}
 	defer r.free()
 	plan, err := p.countsOnlyPlan(len(r.parts))
 	if err != nil {
-		return Inference{}, err
+		return Result{}, err
 	}
 	timeline, err := r.forwardAll(ctx, plan)
 	if err != nil {
-		return Inference{}, err
+		return Result{}, err
 	}
-	return Inference{r.outputs, timeline}, nil
+	return Result{Output: r.outputs, MicroBatches: len(r.parts), Timeline: timeline}, nil
 }

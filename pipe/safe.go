@@ -107,7 +107,7 @@ func (l *ledger) note(id int) {
 // bytesOf is the bytes of a parcel's tensors.
 func bytesOf(p link.Parcel) (bytes int64) {
 	seen := map[*torch.Tensor]bool{nil: true}
-	for _, v := range slices.Concat(p.Lists()...) {
+	for _, v := range slices.Concat(p.Lists...) {
 		if !seen[v.Tensor] {
 			seen[v.Tensor] = true
 			_, n := v.Tensor.Storage()

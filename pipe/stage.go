@@ -17,11 +17,11 @@ type Stage struct {
 	Layers []nn.NamedLayer
 	Here   bool // the stage is in this process; others have neither parameters nor memory here
 
-	first        int // index among the model's flattened layers
-	worker       int
-	inputGrad    bool               // a layer before this stage is trained
-	trains       bool               // a layer of this stage is trained
-	ownedEarlier map[*nn.Param]bool // used here, but living on an earlier stage
+	first     int // index among the model's flattened layers
+	worker    int
+	inputGrad bool            // a layer before this stage is trained
+	trains    bool            // a layer of this stage is trained
+	state     []nn.NamedParam // see State
 
 	oneUnit, oneUnitWithLoss *segment.Segment // the latter on the last stage
 	skips                    []stageSkip
@@ -32,19 +32,7 @@ type Stage struct {
 
 // State lists the parameters and buffers that live on the stage, with their names in the model. A
 // shared parameter lives on the first stage that uses it.
-func (s *Stage) State() []nn.NamedParam {
-	var out []nn.NamedParam
-	seen := map[*nn.Param]bool{}
-	for _, l := range s.Layers {
-		for _, p := range l.State() {
-			if owner := p.Owner(); !seen[owner] && !s.ownedEarlier[owner] {
-				seen[owner] = true
-				out = append(out, p)
-			}
-		}
-	}
-	return out
-}
+func (s *Stage) State() []nn.NamedParam { return slices.Clone(s.state) }
 
 // Params lists the stage's trainable parameters.
 func (s *Stage) Params() []nn.NamedParam {
@@ -58,14 +46,14 @@ func (p *Pipe) cut() error {
 	homes := map[*nn.Param]int{} // by owner: the first stage
 	for i, n := range p.cfg.Balance {
 		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
-			first: first, ownedEarlier: map[*nn.Param]bool{}}
+			first: first}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
 				home, known := homes[q.Owner()]
 				if !known {
-					homes[q.Owner()], home = i, i
-				}
-				if s.ownedEarlier[q.Owner()] = home < i; home < i && q.IsBuffer() {
+					homes[q.Owner()] = i
+					s.state = append(s.state, q)
+				} else if home < i && q.IsBuffer() {
 					return refuse("Balance", p.cfg.Balance,
 						fmt.Sprintf("the buffer %q of stage %d is also used on stage %d", q.Name, i, home),
 						"want both on one stage, or a buffer for each")

@@ -133,28 +133,22 @@ func (r *replica) Open(id []byte, _ torch.Device, sends bool) (int, error) {
 	return len(r.wire) - 1, nil
 }
 
-func (r *replica) Transfer(moves []link.Move) error {
+func (r *replica) Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error {
 	h := torch.NewCtx(torch.Options{})
 	defer h.Close()
-	for _, sends := range []bool{true, false} {
-		for _, m := range moves {
-			if r.directions[m.Over] != sends {
-				continue
+	for _, t := range tensors {
+		sends, memory := r.directions[over], engine.InMemoryOrder(h, t)
+		if r.queue(on.(*clocked), sends); sends {
+			r.wire[over] <- torch.Bytes(memory)
+			continue
+		}
+		select {
+		case b := <-r.wire[over]:
+			if err := torch.SetBytes(memory, b); err != nil {
+				return err
 			}
-			r.queue(m.On.(*clocked), sends)
-			memory := engine.InMemoryOrder(h, m.Tensor)
-			if sends {
-				r.wire[m.Over] <- torch.Bytes(memory)
-				continue
-			}
-			select {
-			case b := <-r.wire[m.Over]:
-				if err := torch.SetBytes(memory, b); err != nil {
-					return err
-				}
-			case <-time.After(linktest.Patience):
-				return errors.New("nothing was sent")
-			}
+		case <-time.After(linktest.Patience):
+			return errors.New("nothing was sent")
 		}
 	}
 	return nil

@@ -149,7 +149,7 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 			if a.MicroBatch > 0 {
 				return
 			}
-			value, from := p.Lists()[0][0].Tensor, p.Device
+			value, from := p.Lists[0][0].Tensor, p.Device
 			if _, queued := r.p.route(a.Peer, a.Stage); queued {
 				value = r.arrives(c, a, &p)[0]
 			} else {
@@ -164,7 +164,7 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 // arrived takes the next activations out of a parcel. wants tells for which the stage sends back a
 // gradient: those of a trained layer or after one, or all if the batch wants a gradient.
 func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) ([]*torch.Tensor, []bool) {
-	list := p.Lists()[0]
+	list := p.Lists[0]
 	out, wants := r.arrives(c, a, p), make([]bool, len(list))
 	for i, t := range out {
 		wants[i] = t != nil && list[i].Wants && r.back && t.DType().IsFloat() &&
@@ -234,7 +234,7 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	if p.Device == r.p.stages[receive.Stage].Device && (!queued || p.Ready == nil) {
 		return out
 	}
-	once, at := torch.Distinct(out)
+	once, at := engine.Distinct(out)
 	free := func() { torch.FreeAll(once) }
 	defer free()
 	here := make([]*torch.Tensor, len(once))

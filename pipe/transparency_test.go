@@ -45,7 +45,7 @@ func TestTransparency(t *testing.T) {
 		"products that oneDNN computes, with a last micro-batch of other kernels": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewLinear(72, 96),
-					nn.NewTransformerBlock(96, 4, 0), nn.NewFlatten(1,
+					transformerBlock(96, 4, 0), nn.NewFlatten(1,
 						-1), nn.NewLinear(40*96, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
@@ -424,7 +424,7 @@ func (m *randomNet) grow(i, k int) {
 		m.add(nn.NewSoftmax(1))
 	case 17:
 		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
-			nn.NewTransformerBlock(36, 4, 0.1),
+			transformerBlock(36, 4, 0.1),
 			image))
 	case 18, 19:
 		m.stash(k == 19)
@@ -441,12 +441,9 @@ func (m *randomNet) grow(i, k int) {
 	case 24:
 		m.freeze()
 	case 25:
-		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2),
-			nn.ConvConfig{Stride: nn.Square(2)}),
-			nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
+		m.add(nn.NewSequential(nn.NewUpsample(3), nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{})))
 	case 26:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
-			nn.NewConv1d(2, 2, 3, nn.Conv1dConfig{Padding: 1, Groups: 2}), image))
+		m.add(nn.NewGroupNorm(2, 2, nn.NormConfig{NoAffine: true}))
 	case 27:
 		m.add(nn.NewGroupNorm(1, 2, nn.NormConfig{}))
 	case 28:
@@ -454,13 +451,13 @@ func (m *randomNet) grow(i, k int) {
 	case 29:
 		m.add(nn.NewSiLU())
 	case 30:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1), nn.NewSelfAttention(36, 3, false), image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), selfAttention(36, 3, false), image))
 	case 31:
 		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two",
 			nn.NewLinearTransposed(6, 6)))
 	case 32:
 		m.add(nn.NewFlatten(2, -1))
-		m.add(nn.NewSelfAttention(36, 4, true))
+		m.add(selfAttention(36, 4, true))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
 		}))

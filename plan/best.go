@@ -130,11 +130,7 @@ func (f *finder) try(c cut) int64 {
 // exhausted reports whether the search ends before all cuts were looked at.
 func (f *finder) exhausted() bool {
 	p := f.p
-	most := p.options.Work
-	if most == 0 {
-		most = max(4_000_000, 1000*p.simulation.Actions())
-	}
-	return p.work >= most || p.limited && p.solved >= f.plans || f.step <= f.bound ||
+	return p.work >= max(4_000_000, 1000*p.simulation.Actions()) || p.limited && p.solved >= f.plans || f.step <= f.bound ||
 		f.err != nil || f.ctx.Err() != nil
 }
 

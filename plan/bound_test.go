@@ -24,11 +24,8 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		units := devices*v + rapid.IntRange(0, 10).Draw(t, "more units")
 		p := oneSpace(t, randomChain(t, units), randomMachine(t, devices), Options{}, s.Name, v, chunks)
 		c := randomCut(t, units, p.stages())
-		took := p.plainStep(c)
-		times := make([]stageTimes, p.stages())
-		for s := range times {
-			times[s] = p.times(s, c[s], c[s+1])
-		}
+		times := p.plainTimes(c)
+		took := p.simulate(c, times)
 		program := must.Get(p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
 			Recompute: func(int, int) bool { return true }}))(t)
 		program = program.Without(func(schedule.Action) bool { return true })
@@ -69,7 +66,7 @@ func TestSlowCutsArePlannedInPart(t *testing.T) {
 			t.Fatalf("a step of %d, %d devices planned, %v", step, p.solved, err)
 		}
 		fresh := limited(p.workers[0].bytes)
-		step, err := fresh.evaluate(t.Context(), c, p.plainStep(c)+1)
+		step, err := fresh.evaluate(t.Context(), c, p.simulate(c, p.plainTimes(c))+1)
 		if err != nil || step != math.MaxInt64 || fresh.solved > 3 {
 			t.Errorf("seed %d: a step of %d, %d devices planned, %v", seed, step, fresh.solved, err)
 		}

@@ -118,7 +118,7 @@ func (p *space) leastLimit(ctx context.Context, w int, c cut) (int64, error) {
 
 // deviceProblem is the planning problem of a worker's stages alone.
 func (p *space) deviceProblem(w int, c cut) Problem {
-	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, curves: p.curves, even: p.even}
+	problem := Problem{MicroBatches: p.m, Schedule: p.generate, First: true, curves: p.curves}
 	for _, of := range p.workers {
 		problem.Devices = append(problem.Devices, ProblemDevice{Name: of.name})
 	}
@@ -220,12 +220,11 @@ func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err 
 // Workers are planned one after the other, as long as the step may be below.
 func (p *space) evaluate(ctx context.Context, c cut, below int64) (int64, error) {
 	p.work += p.simulation.Actions()
+	times, least := p.plainTimes(c), p.forwards(p.fastest[p.stages()-1])
 	if !p.limited {
-		return p.plainStep(c), nil
+		return p.simulate(c, times), nil
 	}
-	times, least := make([]stageTimes, p.stages()), p.forwards(p.fastest[p.stages()-1])
 	for s := range times {
-		times[s] = p.times(s, c[s], c[s+1])
 		times[s].forward = min(times[s].forward, least[c[s+1]]-least[c[s]])
 	}
 	simulation, step := p.simulation, p.simulate(c, times)

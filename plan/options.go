@@ -21,9 +21,6 @@ type Options struct {
 	Replicas     []int    // nil is 1
 	Limit        int64    // the most bytes of each device, if the machine has no lower limit; 0 is none
 	State        int      // size of the optimizer state, in multiples of the weights
-	// Work is the number of simulated actions after which the search in a space ends; 0 is 4,000,000,
-	// and at least a thousand steps.
-	Work int
 	// Plans is the number of devices that are planned under limits in a space; 0 is 400. The spaces of a
 	// schedule have three times as many in all.
 	Plans int

@@ -164,7 +164,8 @@ func (p *Plan) replays(visit func(device int, r *replay)) {
 	var g *schedule.Graph
 	var latest []int
 	for i := range p.Devices {
-		if !p.hasFootprint(i) {
+		if !slices.ContainsFunc(p.Stages,
+			func(s StagePlan) bool { return s.Device == i && s.larger != nil }) {
 			continue
 		}
 		if g == nil {
@@ -177,12 +178,6 @@ func (p *Plan) replays(visit func(device int, r *replay)) {
 
 func (p *Plan) predictPeaks() {
 	p.replays(func(i int, r *replay) { p.Devices[i].Peak = p.Devices[i].Base + r.peak(nil) })
-}
-
-// hasFootprint reports whether the footprints of a device's stages are known.
-func (p *Plan) hasFootprint(device int) bool {
-	return slices.ContainsFunc(p.Stages,
-		func(s StagePlan) bool { return s.Device == device && s.larger != nil })
 }
 
 // Refit returns the plan for the same problem with other memory. It returns nil if the plan would

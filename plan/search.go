@@ -200,11 +200,11 @@ func (p *space) plan(ctx context.Context, f found) (*Candidate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plan: the found plan does not hold, a fault of penstock: %w", err)
 	}
-	times := make([]stageTimes, p.stages())
+	out.Planned, out.Links = plan, p.links(f.cut)
+	times := p.plainTimes(f.cut)
 	for s := range times {
 		times[s] = p.plannedTimes(plan, s, f.cut)
 	}
-	out.Planned, out.Links = plan, p.links(f.cut)
 	line, err := out.Links.Simulate(plan.Program, durations(times))
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func TestBruteForce(t *testing.T) {
 			rapid.IntRange(1, 6).Draw(t, "micro-batches"))
 		f := must.Get(p.best(context.Background(), none, none))(t)
 		least := int64(none)
-		everyCut(units, p.stages(), func(c cut) { least = min(least, p.plainStep(c)) })
+		everyCut(units, p.stages(), func(c cut) { least = min(least, p.simulate(c, p.plainTimes(c))) })
 		if f.step != least || f.bound != least {
 			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, p.m, f.cut,
 				f.step, f.bound, least)

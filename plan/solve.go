@@ -132,7 +132,7 @@ func (p Problem) programs() (list []*schedule.Program, err error) {
 }
 
 // stage returns a stage's plan before its device is planned.
-func (p Problem) stage(at int, s Stage) StagePlan {
+func (p Problem) stage(s Stage) StagePlan {
 	out := StagePlan{Device: s.Device, Layers: s.Layers, Policy: s.Policy,
 		MicroBatches: make([]MicroBatch, p.MicroBatches)}
 	if s.Policy != Optimal {

@@ -44,7 +44,6 @@ type space struct {
 	least       map[string]int64             // least limits, by key
 	solved      int                          // the number of planned devices
 	curves      map[string]*curve
-	even        map[string]*curve
 }
 
 // worker is a device of the machine in the pipeline, or a part of one.
@@ -146,11 +145,8 @@ func (p *space) setBoundaryBytes() {
 // frozenBytes returns the bytes that units from first up to but not including last hold without
 // gradients.
 func (p *space) frozenBytes(first, last int) (bytes int64) {
-	if p.held == nil {
-		return 0
-	}
-	for _, n := range p.held[first:last] {
-		bytes += n
+	for i := first; i < min(last, len(p.held)); i++ {
+		bytes += p.held[i]
 	}
 	return bytes
 }
@@ -160,7 +156,7 @@ func (p *space) prepare() (err error) {
 	p.simulations = map[int]*schedule.Simulation{}
 	if p.simulation, err = p.simulationFor(0); p.limited && err == nil {
 		p.kinds, p.cached, p.least = p.kindsOf(), map[string]*cachedDevice{}, map[string]int64{}
-		p.curves, p.even = map[string]*curve{}, map[string]*curve{}
+		p.curves = map[string]*curve{}
 	}
 	return err
 }
@@ -225,13 +221,12 @@ func (p *space) simulate(c cut, times []stageTimes) int64 {
 	return int64(p.simulation.Run(durations(times), p.links(c), nil))
 }
 
-// plainStep returns the step of a cut without recomputation.
-func (p *space) plainStep(c cut) int64 {
-	times := make([]stageTimes, p.stages())
-	for s := range times {
-		times[s] = p.times(s, c[s], c[s+1])
+// plainTimes returns the times of a cut's stages without recomputation.
+func (p *space) plainTimes(c cut) (list []stageTimes) {
+	for s := range p.stages() {
+		list = append(list, p.times(s, c[s], c[s+1]))
 	}
-	return p.simulate(c, times)
+	return list
 }
 
 // problem is the planning problem of a cut.

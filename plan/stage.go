@@ -20,9 +20,9 @@ type Problem struct {
 	Links    schedule.Links     // the costs of transfers
 	Meet     bool               // nothing may wait on links between neighbours, whatever the limits
 	// First takes the first plan within the limits, and not the one with the shortest step.
-	First  bool
-	curves map[string]*curve // by key; other problems with the same costs share them
-	even   map[string]*curve // the same, if all operations take the same time
+	First     bool
+	curves    map[string]*curve // by key; other problems with the same costs share them
+	sameTimes bool              // all operations take the same time
 }
 
 // ProblemDevice is a device of a problem. Limit and Live matter if its stages have the policy Optimal.

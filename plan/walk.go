@@ -23,10 +23,10 @@ type curve struct {
 }
 
 // curveKey is the same for stages and micro-batches with the same curve.
-func curveKey(c remat.Chain, kind remat.BackwardKind, receives bool, prologue int) string {
+func (p Problem) curveKey(c remat.Chain, kind remat.BackwardKind, receives bool, prologue int) string {
 	key := binary.AppendVarint([]byte(c.Fingerprint()), int64(kind))
 	key = binary.AppendVarint(key, int64(prologue))
-	key = strconv.AppendBool(key, receives)
+	key = strconv.AppendBool(strconv.AppendBool(key, receives), p.sameTimes)
 	for _, l := range c.Layers {
 		for _, t := range []float64{l.Forward, l.ForwardNoGrad, l.Backward} {
 			key = binary.LittleEndian.AppendUint64(key, math.Float64bits(t))
@@ -253,27 +253,16 @@ func (w *walker) raise(limit int64) (raised bool) {
 	return raised
 }
 
-// planner plans the devices of a problem.
-type planner struct {
-	Problem
-	known     map[string]*curve
-	sameTimes bool // all operations take the same time
-}
-
 // best returns the plan with the shortest step over several programs. If no program has a plan, short
 // is the shortage of the last one. With sameTimes the shortage does not depend on measured times.
 func (p Problem) best(ctx context.Context, programs []*schedule.Program, sameTimes bool) (best *Plan,
 	short *MemoryError, err error) {
-	f := &planner{Problem: p, known: p.curves, sameTimes: sameTimes}
-	if sameTimes {
-		f.known = p.even
-	}
-	if f.known == nil {
-		f.known = map[string]*curve{}
+	if p.sameTimes = sameTimes; p.curves == nil {
+		p.curves = map[string]*curve{}
 	}
 	var shortest time.Duration
 	for _, program := range programs {
-		plan, step, shortages, err := f.plan(ctx, program)
+		plan, step, shortages, err := p.plan(ctx, program)
 		switch {
 		case err != nil:
 			return nil, nil, err
@@ -282,7 +271,7 @@ func (p Problem) best(ctx context.Context, programs []*schedule.Program, sameTim
 		case best == nil || step < shortest:
 			best, shortest = plan, step
 		}
-		if best != nil && f.First {
+		if best != nil && p.First {
 			break
 		}
 	}
@@ -290,9 +279,9 @@ func (p Problem) best(ctx context.Context, programs []*schedule.Program, sameTim
 }
 
 // plan plans a step in the order of a program that recomputes all that may be recomputed.
-func (f *planner) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError,
+func (p Problem) plan(ctx context.Context, program *schedule.Program) (*Plan, time.Duration, *MemoryError,
 	error) {
-	out, walks, err := f.walks(ctx, program)
+	out, walks, err := p.walks(ctx, program)
 	if err != nil {
 		return nil, 0, nil, err
 	}
@@ -303,7 +292,7 @@ func (f *planner) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 			continue
 		}
 		if least := w.states[len(w.states)-1].peak + d.Base; least > d.Limit {
-			short.Stages = append(short.Stages, f.shortage(at, least))
+			short.Stages = append(short.Stages, p.shortage(at, least))
 		}
 	}
 	if len(short.Stages) > 0 {
@@ -327,10 +316,10 @@ func (f *planner) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 			}
 		}
 		if fullest <= 1 {
-			if took := simulation.Run(durations, f.Links, nil); best == nil || took < shortest {
+			if took := simulation.Run(durations, p.Links, nil); best == nil || took < shortest {
 				best, shortest = slices.Clone(states), took
 			}
-			if f.First || slices.Max(states) == 0 {
+			if p.First || slices.Max(states) == 0 {
 				break
 			}
 		}
@@ -358,30 +347,30 @@ func (f *planner) plan(ctx context.Context, program *schedule.Program) (*Plan, t
 
 // walks walks down on each device in the order of a program. The plan that it returns recomputes
 // nothing.
-func (f *planner) walks(ctx context.Context, program *schedule.Program) (*Plan, []*walker, error) {
-	out := &Plan{Program: program, skips: withGradientOffsets(f.Skips), ties: f.Ties}
-	for _, d := range f.Devices {
+func (p Problem) walks(ctx context.Context, program *schedule.Program) (*Plan, []*walker, error) {
+	out := &Plan{Program: program, skips: withGradientOffsets(p.Skips), ties: p.Ties}
+	for _, d := range p.Devices {
 		out.Devices = append(out.Devices, DevicePlan{Name: d.Name})
 	}
-	for i, s := range f.Stages {
-		out.Stages = append(out.Stages, f.stage(i, s))
+	for _, s := range p.Stages {
+		out.Stages = append(out.Stages, p.stage(s))
 	}
 	graph := program.Graph()
 	latest := graph.LatestReceives()
-	walks := make([]*walker, len(f.Devices))
-	for at := range f.Devices {
-		w, err := f.walk(ctx, out, at, graph, latest)
+	walks := make([]*walker, len(p.Devices))
+	for at := range p.Devices {
+		w, err := p.walk(ctx, out, at, graph, latest)
 		if err != nil {
-			return nil, nil, fmt.Errorf("plan: device %s: %w", f.Devices[at].Name, err)
+			return nil, nil, fmt.Errorf("plan: device %s: %w", p.Devices[at].Name, err)
 		}
 		if walks[at] = w; w == nil {
 			continue
 		}
 		w.apply(0)
 		d := &out.Devices[at]
-		d.Limit, d.Base, d.Time = f.Devices[at].Limit, f.base(at), out.deviceTime(at)
+		d.Limit, d.Base, d.Time = p.Devices[at].Limit, p.base(at), out.deviceTime(at)
 		d.Once = d.Time
-		for _, s := range f.Stages {
+		for _, s := range p.Stages {
 			if s.Device == at {
 				d.Spread = max(d.Spread, s.Costs.Spread)
 			}
@@ -412,21 +401,21 @@ func (w *walker) apply(k int) {
 
 // walk returns the states of a device in the order of a program, by ascending time and descending
 // peak; nil if its memory is not planned.
-func (f *planner) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph,
+func (p Problem) walk(ctx context.Context, out *Plan, at int, graph *schedule.Graph,
 	latest []int) (*walker, error) {
 	w := &walker{plan: out, sharpness: 60}
-	limit := f.Devices[at].Limit
-	if err := f.items(ctx, w, at, graph, true); err != nil || w.items == nil {
+	limit := p.Devices[at].Limit
+	if err := p.items(ctx, w, at, graph, true); err != nil || w.items == nil {
 		return nil, err
 	}
 	w.replay = w.plan.newReplay(graph, latest, at)
 	n := len(w.replay.all.peak)
 	w.bytes, w.weight, w.sum = make([]int64, n), make([]float64, n), make([]float64, n+1)
 	w.measure()
-	if w.save(); limit == 0 || w.peak+f.base(at) <= limit {
+	if w.save(); limit == 0 || w.peak+p.base(at) <= limit {
 		return w, nil
 	}
-	if err := f.items(ctx, w, at, graph, false); err != nil {
+	if err := p.items(ctx, w, at, graph, false); err != nil {
 		return nil, err
 	}
 	for i := range w.items {
@@ -435,8 +424,8 @@ func (f *planner) walk(ctx context.Context, out *Plan, at int, graph *schedule.G
 		}
 	}
 	enough := int64(0)
-	if f.First {
-		enough = limit - f.base(at)
+	if p.First {
+		enough = limit - p.base(at)
 	}
 	if err := w.descend(ctx, enough); err != nil {
 		return nil, err
@@ -456,7 +445,7 @@ func (f *planner) walk(ctx context.Context, out *Plan, at int, graph *schedule.G
 
 // items gives a walker the micro-batches of a device's stages with their curves; plain ones have only
 // the point that recomputes nothing.
-func (f *planner) items(ctx context.Context, w *walker, at int, graph *schedule.Graph, plain bool) error {
+func (p Problem) items(ctx context.Context, w *walker, at int, graph *schedule.Graph, plain bool) error {
 	w.items = nil
 	place := func(kind schedule.Kind, stage, microBatch int) int {
 		id, ok := graph.IndexOf(schedule.Action{Kind: kind, Stage: stage, MicroBatch: microBatch})
@@ -466,15 +455,15 @@ func (f *planner) items(ctx context.Context, w *walker, at int, graph *schedule.
 		return id - graph.First[at]
 	}
 	most := 96 // points of a front
-	if f.MicroBatches == 1 && len(f.Stages) == 1 {
+	if p.MicroBatches == 1 && len(p.Stages) == 1 {
 		most = 0 // all, so that the plan is the fastest
 	}
-	for i, s := range f.Stages {
+	for i, s := range p.Stages {
 		if s.Device != at || s.Policy != Optimal {
 			continue
 		}
 		local := map[remat.BackwardKind]*curve{}
-		for m := range f.MicroBatches {
+		for m := range p.MicroBatches {
 			it := item{stage: i, microBatch: m, forward: place(schedule.Forward, i, m),
 				recompute: place(schedule.Recompute, i, m)}
 			kind := w.plan.backwardKind(graph, i, m)
@@ -483,12 +472,12 @@ func (f *planner) items(ctx context.Context, w *walker, at int, graph *schedule.
 				it.recompute = it.backward
 			}
 			costs, which := &s.Costs, kind
-			if s.Fewer != nil && f.Larger > 0 && m >= f.Larger {
+			if s.Fewer != nil && p.Larger > 0 && m >= p.Larger {
 				costs, which = s.Fewer, -1-kind
 			}
 			if local[which] == nil {
 				var err error
-				if local[which], err = f.curve(ctx, costs, kind, i < len(f.Stages)-1, s.Memory.BatchInput,
+				if local[which], err = p.curve(ctx, costs, kind, i < len(p.Stages)-1, s.Memory.BatchInput,
 					most, plain); err != nil {
 					return err
 				}
@@ -502,22 +491,22 @@ func (f *planner) items(ctx context.Context, w *walker, at int, graph *schedule.
 }
 
 // curve returns the curve of the micro-batches of a stage with a kind of backwards.
-func (f *planner) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives,
+func (p Problem) curve(ctx context.Context, costs *StageCosts, kind remat.BackwardKind, receives,
 	batchInput bool, most int, plain bool) (*curve, error) {
 	c := costs.Chain(kind)
 	if batchInput && costs.Prologue == 0 {
 		c = c.WithoutInput()
 	}
 	planned := c
-	if f.sameTimes {
+	if p.sameTimes {
 		planned.Layers = slices.Clone(c.Layers)
 		for i := range planned.Layers {
 			l := &planned.Layers[i]
 			l.Forward, l.ForwardNoGrad, l.Backward = 1, 1, 1
 		}
 	}
-	key := curveKey(c, kind, receives, costs.Prologue)
-	if known := f.known[key]; known != nil && !plain {
+	key := p.curveKey(c, kind, receives, costs.Prologue)
+	if known := p.curves[key]; known != nil && !plain {
 		return known, nil
 	}
 	out := &curve{points: make([]solver.MicroBatch, 1)} // of a stage without backward
@@ -528,11 +517,11 @@ func (f *planner) curve(ctx context.Context, costs *StageCosts, kind remat.Backw
 		}
 		out.points = stage.Curve(most)
 	}
-	for _, p := range out.points {
-		out.plans = append(out.plans, timed(p.Ops, c, costs.Prologue))
+	for _, point := range out.points {
+		out.plans = append(out.plans, timed(point.Ops, c, costs.Prologue))
 	}
 	if !plain {
-		f.known[key] = out
+		p.curves[key] = out
 	}
 	return out, nil
 }

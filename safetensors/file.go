@@ -31,8 +31,7 @@ type File struct {
 // part is a file of tensors.
 type part struct {
 	source io.ReaderAt
-	closer io.Closer // nil in tests
-	data   int64     // offset of the data in the file
+	data   int64 // offset of the data in the file
 }
 
 // span is a tensor and its range of bytes in a part's data.
@@ -71,7 +70,6 @@ func openFile(path string) (*File, error) {
 	if err != nil {
 		return nil, errors.Join(err, source.Close())
 	}
-	file.parts[0].closer = source
 	return file, nil
 }
 
@@ -263,7 +261,7 @@ func (f *File) Read(name string) (Tensor, error) {
 // Close closes the file. Tensors already read stay valid; Read fails afterwards.
 func (f *File) Close() (err error) {
 	for _, p := range f.parts {
-		err = errors.Join(err, p.closer.Close())
+		err = errors.Join(err, p.source.(io.Closer).Close()) // a file
 	}
 	return err
 }

@@ -42,21 +42,20 @@ func Open(path string) (*Tokenizer, error) {
 		}
 		contents = append(contents, content)
 	}
+	var f file
 	var t *Tokenizer
 	name := files[0]
 	if len(files) == 1 {
-		t, err = parse(contents[0])
-	} else {
-		var vocabulary map[string]int32
-		var merges []mergePair
-		if err = unmarshal(contents[0], &vocabulary); err == nil {
-			name = files[1]
-			merges, err = parseMerges(contents[1])
-		}
-		if err == nil {
+		err = unmarshal(contents[0], &f)
+	} else if err = unmarshal(contents[0], &f.Model.Vocab); err == nil {
+		name = files[1]
+		if f.Model.Merges, err = parseMerges(contents[1]); err == nil {
 			name = files[0] + " and " + mergesFile
-			t, err = gpt2(vocabulary, merges)
+			f.completeGPT2()
 		}
+	}
+	if err == nil {
+		t, err = f.tokenizer()
 	}
 	if err != nil {
 		return nil, disk.Short(fmt.Errorf("tokenizer: %s: %w", name, err))
@@ -66,40 +65,31 @@ func Open(path string) (*Tokenizer, error) {
 
 // Files lists the files that Open reads. It returns an error if one is missing.
 func Files(path string) ([]string, error) {
-	const want = "want a tokenizer.json, a vocab.json with a merges.txt beside it, or a directory with them"
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
-	}
 	exists := func(path string) error { _, err := os.Stat(path); return err }
-	if !info.IsDir() && filepath.Base(path) != vocabularyFile {
-		return []string{path}, nil
-	}
-	directory := path
-	if !info.IsDir() {
+	files, directory := []string{path}, path
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
 		directory = filepath.Dir(path)
-	} else if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
-		return []string{whole}, nil
 	}
-	files := []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
-	if err := cmp.Or(exists(files[0]), exists(files[1])); err != nil {
-		return nil, fmt.Errorf("tokenizer: %w; %s", err, want)
+	if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
+		files = []string{whole}
+	} else if err == nil && (info.IsDir() || filepath.Base(path) == vocabularyFile) {
+		files = []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
+		err = cmp.Or(exists(files[0]), exists(files[1]))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w; want a tokenizer.json, a vocab.json with a merges.txt beside it, "+
+			"or a directory with them", err)
 	}
 	return files, nil
 }
 
 // file has the fields of a tokenizer.json that affect encoding.
 type file struct {
-	AddedTokens []struct {
-		ID         int32  `json:"id"`
-		Content    string `json:"content"`
-		SingleWord bool   `json:"single_word"`
-		LStrip     bool   `json:"lstrip"`
-		RStrip     bool   `json:"rstrip"`
-	} `json:"added_tokens"`
-	Normalizer    *step    `json:"normalizer"`
-	PreTokenizer  *step    `json:"pre_tokenizer"`
-	PostProcessor template `json:"post_processor"`
+	AddedTokens   []addedToken `json:"added_tokens"`
+	Normalizer    *step        `json:"normalizer"`
+	PreTokenizer  *step        `json:"pre_tokenizer"`
+	PostProcessor template     `json:"post_processor"`
 	Model         struct {
 		Type         string           `json:"type"`
 		Dropout      float64          `json:"dropout"`
@@ -112,6 +102,14 @@ type file struct {
 		Vocab        map[string]int32 `json:"vocab"`
 		Merges       []mergePair      `json:"merges"`
 	} `json:"model"`
+}
+
+type addedToken struct {
+	ID         int32  `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
 }
 
 const otherTokenizersAdvice = "for any other tokenizer make the tokens with Hugging Face's library and " +
@@ -144,11 +142,16 @@ type template struct {
 	} `json:"special_tokens"`
 }
 
-func parse(content []byte) (*Tokenizer, error) {
-	var f file
-	if err := unmarshal(content, &f); err != nil {
-		return nil, err
+// completeGPT2 adds what vocab.json and merges.txt leave out.
+func (f *file) completeGPT2() {
+	const end = "<|endoftext|>"
+	f.PreTokenizer = &step{Type: "ByteLevel", AddPrefixSpace: new(false)}
+	if id, ok := f.Model.Vocab[end]; ok {
+		f.AddedTokens = []addedToken{{ID: id, Content: end}}
 	}
+}
+
+func (f *file) tokenizer() (*Tokenizer, error) {
 	m := f.Model
 	switch {
 	case m.Type != "BPE" && m.Type != "":
@@ -197,18 +200,6 @@ func (t *Tokenizer) readTemplate(f template) (err error) {
 		*to = append(*to, ids...)
 	}
 	return err
-}
-
-func gpt2(v map[string]int32, merges []mergePair) (*Tokenizer, error) {
-	t := &Tokenizer{added: map[string]int32{}, byteLevel: true,
-		model: model{vocabulary: v, unknown: -1}}
-	const end = "<|endoftext|>"
-	if id, ok := v[end]; ok {
-		t.added[end] = id
-	}
-	s, err := newSplit(gpt2Pattern, true, true)
-	t.splits = []split{s}
-	return t, errors.Join(err, t.indexTokens(merges))
 }
 
 func (t *Tokenizer) normalise(s *step) (err error) {

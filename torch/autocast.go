@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Autocast is the element type in which products and convolutions run, as with torch.autocast. The
@@ -45,17 +46,13 @@ func (a Autocast) MarshalJSON() ([]byte, error) {
 }
 
 func (a *Autocast) UnmarshalJSON(text []byte) (err error) {
-	var on bool
-	if json.Unmarshal(text, &on) == nil {
-		if *a = AutocastOff; on {
-			*a = AutocastBFloat16
-		}
-		return nil
+	switch name := strings.Trim(string(text), `"`); name {
+	case "false":
+		*a = AutocastOff
+	case "true":
+		*a = AutocastBFloat16
+	default:
+		*a, err = ParseAutocast(name)
 	}
-	var name string
-	if err := json.Unmarshal(text, &name); err != nil {
-		return err
-	}
-	*a, err = ParseAutocast(name)
 	return err
 }

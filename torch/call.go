@@ -43,13 +43,6 @@ func (c *Ctx) operator(name string) operator {
 	return known[name]
 }
 
-// HasOperator reports whether libtorch has an operator, by its name, such as "aten::add.Tensor".
-func HasOperator(name string) bool {
-	plain, overload, _ := strings.Cut(name, ".")
-	_, _, err := shim.Find(plain, overload)
-	return err == nil
-}
-
 var writes atomic.Int64
 
 // Writes is the number of calls of this process that may have changed a tensor in place: operators
@@ -77,7 +70,7 @@ func (e *encoder) put(words ...uint64) *encoder {
 	return e
 }
 
-// t passes a tensor. Nil is None, as for is and fs.
+// t passes a tensor. Nil is None.
 func (e *encoder) t(t *Tensor) *encoder {
 	if t == nil {
 		return e.none()
@@ -88,7 +81,6 @@ func (e *encoder) t(t *Tensor) *encoder {
 
 func (e *encoder) i(v int64) *encoder   { return e.put(shim.Int, uint64(v)) }
 func (e *encoder) f(v float64) *encoder { return e.put(shim.Double, math.Float64bits(v)) }
-func (e *encoder) b(v bool) *encoder    { return e.put(shim.Bool, uint64(flag(v))) }
 func (e *encoder) none() *encoder       { return e.put(shim.None) }
 
 // seed passes a generator with the next draw's seed.
@@ -107,13 +99,6 @@ func (e *encoder) dtype(d DType) *encoder {
 		panic(&Error{Op: e.name, Device: e.c.device, Message: fmt.Sprintf("there is no %v", d)})
 	}
 	return e.i(int64(d))
-}
-
-func (e *encoder) is(v []int64) *encoder {
-	if v == nil {
-		return e.none()
-	}
-	return e.ints(v)
 }
 
 // ints passes a list, also an empty one for nil.
@@ -241,11 +226,15 @@ func (e *encoder) argument(a any) (ok bool) {
 	case float64:
 		e.f(v)
 	case bool:
-		e.b(v)
+		e.put(shim.Bool, uint64(flag(v)))
 	case string:
 		e.s(v)
 	case []int64:
-		e.is(v)
+		if v == nil {
+			e.none()
+		} else {
+			e.ints(v)
+		}
 	case []float64:
 		e.fs(v)
 	case DType:

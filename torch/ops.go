@@ -82,7 +82,7 @@ func (c *Ctx) factory(op string, dtype DType, shape []int64) *Tensor {
 
 // Expand is a view in which dimensions of one element repeat it.
 func (c *Ctx) Expand(a *Tensor, shape ...int64) *Tensor {
-	return c.op("aten::expand").t(a).is(shape).one()
+	return c.op("aten::expand").t(a).ints(shape).one()
 }
 
 func (c *Ctx) Zero_(a *Tensor) *Tensor { return c.op("aten::zero_").t(a).inPlace(a) }

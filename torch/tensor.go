@@ -2,7 +2,6 @@ package torch
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"penstock.example/internal/shim"
@@ -62,18 +61,6 @@ func FreeAll(list []*Tensor) {
 	for _, t := range list {
 		t.Free()
 	}
-}
-
-// Distinct returns each tensor once, and for each element of list its index in once.
-func Distinct(list []*Tensor) (once []*Tensor, at []int) {
-	for _, t := range list {
-		k := slices.Index(once, t)
-		if k < 0 {
-			k, once = len(once), append(once, t)
-		}
-		at = append(at, k)
-	}
-	return once, at
 }
 
 // Freed reports whether the handle was released. For nil it is false.

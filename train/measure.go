@@ -289,8 +289,7 @@ func chooseThreads(t profile.ThreadTimes) Threads {
 	return Threads{N: t.Threads[best], Tried: t.Threads[tried], Faster: t.Faster(tried, 0)}
 }
 
-// timeLink times ten transfers of 4 bytes and ten of many bytes, and makes a link of the shortest times.
-// The tensor of a transfer is on the device.
+// timeLink makes a link of the shortest of ten transfers of 4 bytes, and of ten of many bytes.
 func timeLink(on torch.Device, bytes int, transfer func(*torch.Tensor) (time.Duration, error)) (l plan.Link,
 	err error) {
 	c := torch.NewCtx(torch.Options{Device: on})

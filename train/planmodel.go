@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,11 +136,32 @@ func PlanModel(ctx context.Context, make func() (*nn.Sequential, error), samples
 			plan.Device{Name: d.String(), Bytes: free, Threads: slices.Max(c.Threads)})
 	}
 	p.Wishes.Batch, p.Wishes.Devices = c.Batch, c.Stages
-	if err = p.measure(ctx); err == nil {
+	if err = p.checkState(); err == nil {
+		err = p.measure(ctx)
+	}
+	if err == nil {
 		err = p.search(ctx)
 	}
 	p.out.Machine, p.out.Wishes = p.Machine, p.Wishes
 	return &p.out, err
+}
+
+// checkState returns an error if parameters, gradients and the optimizer's state alone exceed the limits.
+func (p *modelPlanner) checkState() error {
+	need := int64(0)
+	for _, s := range nn.State(p.model) { // a parameter that layers share counts once
+		if need += s.Bytes(); s.Trainable() {
+			need += int64(1+p.Wishes.State) * s.Bytes()
+		}
+	}
+	limit := p.Machine.Largest(p.Wishes.Limit)
+	total := limit * int64(cmp.Or(p.Stages, p.Machine.Parts(slices.Min(p.Threads))))
+	if need <= total || limit == 0 {
+		return nil
+	}
+	return &arg.ConfigError{Of: "train", Field: "Limit", Value: limit, Remedy: "want larger limits",
+		Problem: fmt.Sprintf("parameters, gradients and the optimizer's state take %s, and all devices "+
+			"together may have %s", arg.Size(need), arg.Size(total))}
 }
 
 // measure measures the model on the first device for each number of micro-batches and of threads, then
@@ -355,8 +377,7 @@ func (p *modelPlanner) reserve(bytes int64) bool {
 	return positive
 }
 
-// planStep plans the step of best with a pipe, as training does, and sets its peaks and its time. If the
-// step exceeds the limits the error is a *plan.MemoryError.
+// planStep plans the step of best with a pipe, as training does, and sets its peaks and its time.
 func (p *modelPlanner) planStep(ctx context.Context, best *plan.Candidate) (err error) {
 	named, err := schedule.Named(best.Schedule)
 	if err != nil {

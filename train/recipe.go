@@ -81,8 +81,7 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
-// mayChange are fields that a resumed run may change. Fields of ifKnown are compared if both runs have them;
-// those of ofMachine may change.
+// A resumed run may change fields of mayChange and ofMachine. Fields of ifKnown may be missing.
 var (
 	mayChange = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps",
 		"steps", "epochs", "save_every", "drop_last", "replicas"}
@@ -106,9 +105,12 @@ func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
 	if err = cmp.Or(err, decode(text, &given), decode(c.Contents.Recipe, &saved)); err != nil {
 		return nil, fmt.Errorf("train: the recipe: %w", err)
 	}
-	return slices.DeleteFunc(changes("", saved, given), func(d Change) bool {
+	all := changes("", saved, given)
+	counted := slices.ContainsFunc(all, func(d Change) bool { return d.Field == "data.settings.samples" })
+	return slices.DeleteFunc(all, func(d Change) bool {
 		absent := d.Saved == jsonText(nil) || d.Given == jsonText(nil)
 		return d.top() == "plan" || d.Field == "data.settings.chosen.tokenizer" ||
+			counted && d.Field == "data.settings.fingerprint" ||
 			d.top() == "samples" && d.Field != "samples.tokenizer_sha256" ||
 			absent && slices.Contains(ifKnown, d.top())
 	}), nil
@@ -194,7 +196,8 @@ func Agree(ctx context.Context, g *group.Group, facts map[string]string) error {
 // It is collective, and all members get the hash; a nil group is this process alone. No step may run
 // meanwhile. Parameters are not sent between processes, and 1 MiB is copied from a device at a time.
 func ParamsSHA256(g *group.Group, model nn.Module) (string, error) {
-	params := sortedByName(nn.State(model))
+	params := nn.State(model)
+	slices.SortFunc(params, func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
 	owners, err := paramOwners(g, params)
 	if err != nil {
 		return "", fmt.Errorf("train: the hash of the parameters: %w", err)
@@ -229,11 +232,6 @@ func hashParam(h hash.Hash, p nn.NamedParam) error {
 	}
 	h.Write(shape)
 	return torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil })
-}
-
-func sortedByName(params []nn.NamedParam) []nn.NamedParam {
-	return slices.SortedFunc(slices.Values(params),
-		func(a, b nn.NamedParam) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over it, for

@@ -113,21 +113,21 @@ func (s Store) Latest() (*Checkpoint, error) {
 }
 
 // Damage checks every byte of the files and returns an error for each damaged file.
-func (c *Checkpoint) Damage() (damage []error) {
-	for _, name := range c.fileNames("") {
+func (c *Checkpoint) Damage() []error { return c.damage(c.fileNames("")) }
+
+func (c *Checkpoint) damage(names []string) (list []error) {
+	for _, name := range names {
 		if err := c.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			damage = append(damage, err)
+			list = append(list, err)
 		}
 	}
-	return damage
+	return list
 }
 
 // check returns a *DamagedError for the first damaged file.
 func (c *Checkpoint) check(names []string) error {
-	for _, name := range names {
-		if err := c.Files[name].check(filepath.Join(c.Path, name)); err != nil {
-			return &DamagedError{c.Path, err}
-		}
+	if list := c.damage(names); list != nil {
+		return &DamagedError{c.Path, list[0]}
 	}
 	return nil
 }

@@ -122,6 +122,10 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 	s, _ := newRig(t, setup{})
 	saved := recipe()
 	saved.Samples = &data.Info{Tokenizer: "one"}
+	set := func(fingerprint string, samples int) map[string]any {
+		return map[string]any{"fingerprint": fingerprint, "samples": samples}
+	}
+	saved.Data.Settings = set("a", 5)
 	path := must.Get(store.Save(s.Progress(), saved, s.model, s.Optimizer))(t)
 	c := must.Get(store.Latest())(t)
 	tests := []struct {
@@ -132,8 +136,12 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 		{change: func(r *train.Recipe) { r.Batch = 9 }, field: "batch", saved: "8", given: "9"},
 		{change: func(r *train.Recipe) { r.Seed = 1<<64 - 1 }, field: "seed", saved: "7",
 			given: "18446744073709551615"},
-		{change: func(r *train.Recipe) { r.Data.Settings = 3 }, field: "data.settings", saved: "absent",
-			given: "3"},
+		{change: func(r *train.Recipe) { r.Data.Settings = 3 }, field: "data.settings",
+			saved: `{"fingerprint":"a","samples":5}`, given: "3"},
+		{change: func(r *train.Recipe) { r.Data.Settings = set("b", 5) }, field: "data.settings.fingerprint",
+			saved: `"a"`, given: `"b"`},
+		{change: func(r *train.Recipe) { r.Data.Settings = set("b", 6) }, field: "data.settings.samples",
+			saved: "5", given: "6"},
 		{change: func(r *train.Recipe) { r.Model.Settings = struct{ Classes int }{3} },
 			field: "model.settings.Classes", saved: "absent", given: "3"},
 		{change: func(r *train.Recipe) { r.Optimizer.Settings = optim.Config{LR: 0.05, Momentum: 0.8} },
@@ -152,6 +160,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.field, func(t *testing.T) {
 			r, model := recipe(), network()
+			r.Data = saved.Data
 			if tt.change != nil {
 				tt.change(&r)
 			}
@@ -167,7 +176,7 @@ func TestCheckFindsWhatDiffers(t *testing.T) {
 	}
 	for _, same := range []*data.Info{nil, {}, {Tokenizer: "one"}} { // an unknown tokenizer is taken
 		r := recipe()
-		r.Samples = same
+		r.Data, r.Samples = saved.Data, same
 		if err := c.Check(r, network()); err != nil {
 			t.Errorf("the same run: %v", err)
 		}

@@ -38,8 +38,7 @@ func (s Store) Save(at Progress, r Recipe, model nn.Module, o optim.Optimizer) (
 		})
 	if exists && err == nil {
 		return path, nil
-	}
-	if err == nil {
+	} else if err == nil {
 		err = s.save(path, at, r, model, o)
 	}
 	if err != nil {
@@ -101,24 +100,23 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 	recipe, err := json.Marshal(r)
 	index = Contents{Version: formatVersion, Progress: at, Recipe: recipe, Updates: map[string]int64{},
 		Files: map[string]File{}}
-	var tensors, frozen, states []safetensors.Tensor
-	foreign := map[string]bool{} // parameters that another member writes
+	tensors := map[string][]safetensors.Tensor{modelKind: nil, optimizerKind: nil} // by kind
+	foreign := map[string]bool{}                                                   // of another member
 	for i, n := range params {
+		kind := modelKind
 		if foreign[n.Name] = owners[i] != s.Group.Rank(); foreign[n.Name] {
 			continue
-		}
-		if !n.IsBuffer() {
+		} else if !n.IsBuffer() {
 			index.Updates[n.Name] = 0 // stays if the parameter was always frozen
+			if !n.Trainable() {
+				kind = frozenKind
+			}
 		}
-		if n.IsBuffer() || n.Trainable() {
-			tensors = append(tensors, n.FileTensor())
-		} else {
-			frozen = append(frozen, n.FileTensor())
-		}
+		tensors[kind] = append(tensors[kind], n.FileTensor())
 	}
 	for _, t := range o.State() {
 		if !foreign[t.Param] {
-			states = append(states, torch.FileTensor(t.Name, t.Tensor))
+			tensors[optimizerKind] = append(tensors[optimizerKind], torch.FileTensor(t.Name, t.Tensor))
 		}
 	}
 	for name, n := range o.Steps() {
@@ -126,12 +124,10 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 			index.Updates[name] = n
 		}
 	}
-	err = cmp.Or(err, s.writeTensors(temporary, modelKind, tensors, index.Files))
-	if err == nil && frozen != nil {
-		err = s.writeTensors(temporary, frozenKind, frozen, index.Files)
-	}
-	if err == nil {
-		err = s.writeTensors(temporary, optimizerKind, states, index.Files)
+	for _, kind := range slices.Sorted(maps.Keys(tensors)) {
+		if err == nil {
+			err = s.writeTensors(temporary, kind, tensors[kind], index.Files)
+		}
 	}
 	all, err := group.Meet(context.Background(), s.Group, fmt.Sprintf("train: files of step %d", at.Step),
 		index, err)

@@ -164,11 +164,7 @@ func (s Store) removeOld(best *Best) error {
 		}
 		// An interrupted removal must not leave part of a checkpoint under its name.
 		removed := s.temporaryPath(step, ".removed")
-		err := s.rename(s.Path(step), removed)
-		if err == nil {
-			err = s.remove(removed)
-		}
-		if err != nil {
+		if err := cmp.Or(s.rename(s.Path(step), removed), s.remove(removed)); err != nil {
 			return err
 		}
 	}
@@ -224,8 +220,7 @@ func (s Store) syncDirectory(path string) error {
 	return s.do("sync", path, d.Sync)
 }
 
-// formatVersion changes if an older penstock could misread a newer checkpoint, or a newer penstock an
-// older one.
+// formatVersion changes if a penstock could misread checkpoints of another.
 const formatVersion = 2
 
 // stateFile is a checkpoint's index.

@@ -92,18 +92,12 @@ func writable(path string) (device bool, err error) {
 // createBeside creates a new file next to path. It replaces os.CreateTemp, whose files only their owner can
 // read. Its errors name path, which the caller knows.
 func createBeside(path string) (*os.File, error) {
-	for {
-		file, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()),
-			os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-		var failed *fs.PathError
-		switch {
-		case errors.Is(err, fs.ErrExist):
-			continue
-		case errors.As(err, &failed):
-			failed.Path = path
-		}
-		return file, err
+	f, err := os.OpenFile(fmt.Sprintf("%s.%d.tmp", path, rand.Uint64()),
+		os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		failed.Path = path
 	}
+	return f, err
 }
 
 // buffered writes through a buffer, as models may have thousands of tensors of a few hundred bytes.

@@ -5,6 +5,7 @@ package engine
 
 import (
 	"slices"
+	"strings"
 	"unsafe"
 
 	"penstock.example/internal/shim"
@@ -107,11 +108,23 @@ func InMemoryOrder(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 	return c.Own(h)
 }
 
+// Distinct returns each tensor once, and for each element of list its index in once.
+func Distinct(list []*torch.Tensor) (once []*torch.Tensor, at []int) {
+	for _, t := range list {
+		k := slices.Index(once, t)
+		if k < 0 {
+			k, once = len(once), append(once, t)
+		}
+		at = append(at, k)
+	}
+	return once, at
+}
+
 // Hollow frees the memory of the tensors of a list, except memory that others use, such as a graph
 // or another handle. Shapes, layouts and shared storages stay. The tensors have no elements until
 // Refill. The list may contain nil and repetitions.
 func Hollow(list []*torch.Tensor) {
-	once, _ := torch.Distinct(list)
+	once, _ := Distinct(list)
 	none := func(t *torch.Tensor) bool { return t == nil || t.Freed() }
 	shim.Hollow(torch.Handles(slices.DeleteFunc(once, none)))
 }
@@ -169,4 +182,11 @@ func FromPinned(c *torch.Ctx, data []float32) *torch.Tensor {
 // copyTo begins a copy to a device for which the host does not wait.
 func copyTo(c *torch.Ctx, d torch.Device, a *torch.Tensor) *torch.Tensor {
 	return c.Op("aten::_to_copy", a, nil, nil, d, nil, true)
+}
+
+// HasOperator reports whether libtorch has an operator, by its name, such as "aten::add.Tensor".
+func HasOperator(name string) bool {
+	plain, overload, _ := strings.Cut(name, ".")
+	_, _, err := shim.Find(plain, overload)
+	return err == nil
 }

@@ -25,17 +25,16 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	w.rest = append(w.rest, p...)
 	for {
 		line, rest, complete := bytes.Cut(w.rest, []byte("\n"))
-		if !complete {
-			break
+		if !complete && len(line) < maxLine {
+			return len(p), nil
 		}
-		w.line(line)
+		if name, _, _ := strings.Cut(string(line), ": "); w.signal == "" && strings.HasPrefix(name, "SIG") {
+			w.signal = name
+		}
+		// One call, so that other writers to the same file do not split the line.
+		_, _ = w.to.Write(append(append([]byte(w.prefix), line...), '\n'))
 		w.rest = rest
 	}
-	if len(w.rest) >= maxLine {
-		w.line(w.rest)
-		w.rest = nil
-	}
-	return len(p), nil
 }
 
 // flush writes an incomplete line.
@@ -43,12 +42,4 @@ func (w *lineWriter) flush() {
 	if len(w.rest) > 0 {
 		_, _ = w.Write([]byte("\n"))
 	}
-}
-
-// line writes a line by one call, so that other writers to the same file do not split it.
-func (w *lineWriter) line(text []byte) {
-	if name, _, _ := strings.Cut(string(text), ": "); w.signal == "" && strings.HasPrefix(name, "SIG") {
-		w.signal = name
-	}
-	_, _ = w.to.Write(append(append([]byte(w.prefix), text...), '\n'))
 }

@@ -25,7 +25,7 @@ type Parcel struct {
 	Device torch.Device // of the tensors: the sender's from a Memory, the receiver's from a Remote
 	// Ready is an event after which the values are complete; nil if they are. The parcel owns it.
 	Ready stream.Event
-	lists [][]Value
+	Lists [][]Value // that have not been taken; the parcel owns their tensors
 }
 
 // Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). Two values of a list with the
@@ -46,29 +46,26 @@ func Values(tensors ...*torch.Tensor) []Value {
 }
 
 // Add appends a list. The parcel owns the list's tensors from then on.
-func (p *Parcel) Add(list []Value) { p.lists = append(p.lists, list) }
-
-// Lists returns the lists that have not been taken. The parcel still owns the tensors.
-func (p *Parcel) Lists() [][]Value { return p.lists }
+func (p *Parcel) Add(list []Value) { p.Lists = append(p.Lists, list) }
 
 // Take returns the next list, or nil after the last. The caller owns its tensors.
 func (p *Parcel) Take() []Value {
-	if len(p.lists) == 0 {
+	if len(p.Lists) == 0 {
 		return nil
 	}
-	list := p.lists[0]
-	p.lists = p.lists[1:]
+	list := p.Lists[0]
+	p.Lists = p.Lists[1:]
 	return list
 }
 
 // Free frees the tensors that have not been taken.
 func (p *Parcel) Free() {
-	for _, list := range p.lists {
+	for _, list := range p.Lists {
 		for _, v := range list {
 			v.Tensor.Free()
 		}
 	}
-	p.lists = nil
+	p.Lists = nil
 	if p.Ready != nil {
 		p.Ready.Free()
 		p.Ready = nil

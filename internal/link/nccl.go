@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -21,14 +22,6 @@ type NCCL struct {
 	comms []shim.NCCL
 	stop  atomic.Int32
 	ended bool // guarded by mu
-}
-
-// Move is a send or a receive, according to its communicator, of the memory of a dense tensor. It is queued
-// on a stream of the tensor's device.
-type Move struct {
-	Over   int // the communicator's number, from Open
-	On     stream.Stream
-	Tensor *torch.Tensor
 }
 
 // ErrNCCLClosed is the error of calls after Abort or Close.
@@ -63,20 +56,21 @@ func (n *NCCL) Open(id []byte, d torch.Device, sends bool) (over int, err error)
 }
 
 // Transfer does not wait for the moves. The tensors must not change before an event of the stream says so.
-func (n *NCCL) Transfer(moves []Move) error {
+func (n *NCCL) Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	if n.ended {
+	switch {
+	case n.ended:
 		return ErrNCCLClosed
+	case len(tensors) == 0:
+		return nil
 	}
-	var comms []shim.NCCL
-	var tensors []shim.Handle
-	var streams []int64
-	for _, m := range moves {
-		comms, tensors = append(comms, n.comms[m.Over]), append(tensors, m.Tensor.Handle())
-		streams = append(streams, m.On.(engine.Stream).ID())
+	var handles []shim.Handle
+	for _, t := range tensors {
+		handles = append(handles, t.Handle())
 	}
-	return shim.TransferNCCL(comms, tensors, streams, &n.stop)
+	return shim.TransferNCCL(slices.Repeat([]shim.NCCL{n.comms[over]}, len(tensors)), handles,
+		slices.Repeat([]int64{on.(engine.Stream).ID()}, len(tensors)), &n.stop)
 }
 
 // Err is nil while communicators are opened or closed. Between processes of one machine NCCL does not notice

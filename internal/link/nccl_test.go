@@ -23,9 +23,9 @@ type ncclEnd struct {
 	over    [2]int // the communicators to and from the other end
 }
 
-// move is a move by a direction: 0 sends, 1 receives.
-func (e *ncclEnd) move(direction int, x *torch.Tensor) link.Move {
-	return link.Move{Over: e.over[direction], On: e.streams[direction], Tensor: x}
+// move queues a move by a direction: 0 sends, 1 receives.
+func (e *ncclEnd) move(direction int, x *torch.Tensor) error {
+	return e.Transfer(e.over[direction], e.streams[direction], []*torch.Tensor{x})
 }
 
 // finish waits for what was queued on both streams.
@@ -107,14 +107,14 @@ func TestNCCLAbort(t *testing.T) {
 			}
 			e.c.Synchronize()
 			if i == 1 || sent > 0 {
-				if err := e.Transfer([]link.Move{e.move(i, x)}); err != nil {
+				if err := e.move(i, x); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
 			time.AfterFunc(50*time.Millisecond, e.Abort)
 			e.finish() // it has ended, or was ended
 			time.Sleep(100 * time.Millisecond)
-			if err := e.Transfer([]link.Move{e.move(i, x)}); !errors.Is(err, link.ErrNCCLClosed) {
+			if err := e.move(i, x); !errors.Is(err, link.ErrNCCLClosed) {
 				t.Errorf("%s: a transfer over a communicator that was aborted: %v", name, err)
 			}
 		})
@@ -122,7 +122,7 @@ func TestNCCLAbort(t *testing.T) {
 	both(ends, func(i int, e *ncclEnd) {
 		x := e.c.Zeros(torch.Float32, 4)
 		e.c.Synchronize()
-		if err := e.Transfer([]link.Move{e.move(i, x)}); err != nil {
+		if err := e.move(i, x); err != nil {
 			t.Error(err)
 		}
 		e.finish()

@@ -129,7 +129,7 @@ func (a *actor) receive(i int, n int64, value float64) error {
 	if err := a.group.Err(); err != nil { // what came may be a part
 		return err
 	}
-	got := torch.Values[float32](p.Lists()[0][0].Tensor)
+	got := torch.Values[float32](p.Lists[0][0].Tensor)
 	if int64(len(got)) != n || slices.Min(got) != float32(value) || slices.Max(got) != float32(value) {
 		return fmt.Errorf("%d numbers from %v to %v came; want %d of %v", len(got), slices.Min(got),
 			slices.Max(got), n, value)

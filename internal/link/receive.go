@@ -149,7 +149,7 @@ func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p
 	}
 	if g != nil {
 		g.number++
-		queue := func() error { return l.direct.transfer(g, in.tensors) }
+		queue := func() error { return l.direct.comms.Transfer(g.comm, g.copies, in.tensors) }
 		if err := g.streams(c).Receive(in.vacant, queue); err != nil {
 			return p, fmt.Errorf("link: %v: %w", send, err)
 		}

@@ -76,7 +76,7 @@ func parcel(t *rapid.T, c *torch.Ctx) (p link.Parcel, want string) {
 // copyOf copies a parcel: what is the same tensor in it stays so.
 func copyOf(c *torch.Ctx, p link.Parcel) (out link.Parcel) {
 	out.Device = c.Device()
-	for _, list := range p.Lists() {
+	for _, list := range p.Lists {
 		copied := map[*torch.Tensor]*torch.Tensor{}
 		values := slices.Clone(list)
 		for k, v := range values {
@@ -95,7 +95,7 @@ func copyOf(c *torch.Ctx, p link.Parcel) (out link.Parcel) {
 
 func describe(c *torch.Ctx, p link.Parcel) string {
 	var b bytes.Buffer
-	for _, list := range p.Lists() {
+	for _, list := range p.Lists {
 		fmt.Fprintf(&b, "list")
 		for i, v := range list {
 			if v.Tensor == nil {
@@ -365,7 +365,7 @@ func TestReceivesAhead(t *testing.T) {
 					p.Add(link.Values(x))
 					must.Do(t, from.Send(sender, send, p))
 					got := must.Get(to.Receive(receiver, send))(t)
-					values := torch.Values[float32](got.Lists()[0][0].Tensor)
+					values := torch.Values[float32](got.Lists[0][0].Tensor)
 					if slices.ContainsFunc(values, func(v float32) bool { return v != float32(i) }) {
 						t.Errorf("parcel %d has other values", i)
 					}

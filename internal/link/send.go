@@ -53,7 +53,7 @@ func (o *outgoing) drop() {
 // pack returns the layout of the parcel and the cores that move. The cores live as long as o.
 func (o *outgoing) pack(c *torch.Ctx) (out layout, tensors []*torch.Tensor, err error) {
 	out = layout{}
-	for _, list := range o.parcel.Lists() {
+	for _, list := range o.parcel.Lists {
 		slots := make([]slot, len(list))
 		for i, v := range list {
 			at := &slots[i]
@@ -135,7 +135,9 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 		if out.parcel.Ready == nil {
 			out.parcel.Ready = out.way.Own.Record()
 		}
-		out.left, err = out.way.Send(out.parcel.Ready, func() error { return l.direct.transfer(g, tensors) })
+		out.left, err = out.way.Send(out.parcel.Ready, func() error {
+			return l.direct.comms.Transfer(g.comm, g.copies, tensors)
+		})
 		if err != nil {
 			return fmt.Errorf("link: %v: %w", send, err)
 		}

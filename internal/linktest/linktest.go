@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"penstock.example/internal/engine"
-	"penstock.example/internal/link"
 	"penstock.example/internal/stream"
 	"penstock.example/torch"
 )
@@ -145,33 +144,17 @@ func (c *Communicators) Open(id []byte, _ torch.Device, sends bool) (int, error)
 	return len(c.ends) - 1, nil
 }
 
-// Transfer queues moves. Moves on one stream go on at once, except those over one communicator.
-func (c *Communicators) Transfer(moves []link.Move) error {
+func (c *Communicators) Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
-	over := map[stream.Stream]map[int][]*torch.Tensor{}
-	for _, m := range moves {
-		if over[m.On] == nil {
-			over[m.On] = map[int][]*torch.Tensor{}
+	c.queued.Add(1)
+	on.(*Stream).do(func() {
+		defer c.queued.Done()
+		for _, t := range tensors {
+			c.move(over, t)
 		}
-		over[m.On][m.Over] = append(over[m.On][m.Over], m.Tensor)
-	}
-	for s, ends := range over {
-		c.queued.Add(1)
-		s.(*Stream).do(func() {
-			defer c.queued.Done()
-			var all sync.WaitGroup
-			for e, tensors := range ends {
-				all.Go(func() {
-					for _, t := range tensors {
-						c.move(e, t)
-					}
-				})
-			}
-			all.Wait()
-		})
-	}
+	})
 	return nil
 }
 

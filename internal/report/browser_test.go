@@ -142,14 +142,7 @@ func (p *tab) run(actions ...chromedp.Action) {
 func (p *tab) open(page report.Page) {
 	p.t.Helper()
 	path := filepath.Join(p.t.TempDir(), "report.html")
-	f, err := os.Create(path)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := report.Write(f, page); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
+	if err := os.WriteFile(path, []byte(written(p.t, page)), 0o666); err != nil {
 		p.t.Fatal(err)
 	}
 	p.run(chromedp.Navigate("file://" + path))

@@ -2,7 +2,7 @@
 // of each device, the layers with their costs and recomputations, the numbers of each step, and how
 // time depends on memory. The page is for people; programs read its sources (Run, package metrics).
 //
-//	err := report.Write(w, report.Page{Run: run, History: history})
+//	text, err := report.Page{Run: run, History: history}.HTML()
 //
 // A page is one file that loads nothing. Its Content-Security-Policy runs no script but its own,
 // and names are shown as text. Live serves the same page while the run goes on. The package

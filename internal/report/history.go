@@ -25,12 +25,11 @@ func newColumns(h metrics.History, from int64) columns {
 	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations),
 		Peaks: []int64{}}
 	for _, s := range h.Steps {
-		for i, p := range s.PeakBytes {
-			if s.Step > from && i == len(out.Peaks) {
-				out.Peaks = append(out.Peaks, p)
-			} else if s.Step > from {
-				out.Peaks[i] = max(out.Peaks[i], p)
+		for i := 0; i < len(s.PeakBytes) && s.Step > from; i++ {
+			if i == len(out.Peaks) {
+				out.Peaks = append(out.Peaks, 0)
 			}
+			out.Peaks[i] = max(out.Peaks[i], s.PeakBytes[i])
 		}
 	}
 	each := 1

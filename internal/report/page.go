@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
-	"io"
 	"strings"
 
 	"penstock.example/internal/metrics"
@@ -19,18 +18,13 @@ type Page struct {
 	Curves  []Curve
 }
 
-// Write writes the page, which needs no network and no other file.
-func Write(w io.Writer, p Page) error {
+// HTML returns the page, which needs no network and no other file.
+func (p Page) HTML() ([]byte, error) {
 	v, err := newView(p.Run)
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
+		return nil, fmt.Errorf("report: %w", err)
 	}
-	text, err := document(payload{View: v, History: newColumns(p.History, p.Run.From), Curves: p.Curves})
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	_, err = w.Write(text)
-	return err
+	return document(payload{View: v, History: newColumns(p.History, p.Run.From), Curves: p.Curves})
 }
 
 //go:embed page

@@ -20,9 +20,7 @@ import (
 // written is a page as a file has it.
 func written(t testing.TB, p report.Page) string {
 	t.Helper()
-	var b strings.Builder
-	must.Do(t, report.Write(&b, p))
-	return b.String()
+	return string(must.Get(p.HTML())(t))
 }
 
 // What a run keeps comes back whole: the page of the copy is the page of the run.

@@ -20,9 +20,6 @@ func (f front) upTo(bytes int64) int {
 	return sort.Search(len(f), func(k int) bool { return f[k].bytes > bytes })
 }
 
-// fewest returns the fewest bytes with the price of bytes, which are not below the first breakpoint.
-func (f front) fewest(bytes int64) int64 { return f[f.upTo(bytes)-1].bytes }
-
 // envelope is the minimum of the fronts that were added to it.
 type envelope struct {
 	best, spare front

@@ -94,7 +94,7 @@ func TestPlansOfJoinedLayersAreExact(t *testing.T) {
 	for seed := range 3000 {
 		r := rand.New(rand.NewPCG(uint64(seed), 12))
 		c := uneven(r, 2+r.IntN(14))
-		whole := newTerms(c)
+		whole := newTerms(c, false)
 		j := join(whole, 1+r.IntN(whole.n))
 		if err := j.chain.Check(); err != nil {
 			t.Fatalf("%+v joined at %v: %v", c, j.first, err)
@@ -103,7 +103,7 @@ func TestPlansOfJoinedLayersAreExact(t *testing.T) {
 		if same := greatestOf(t, c); same != greatest {
 			t.Fatalf("%+v joined at %v: %d bytes at most, want %d", c, j.first, greatest, same)
 		}
-		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain), least+
+		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain, false), least+
 			r.Int64N(greatest-least+1), Options{Steps: 1 << 30})
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 	for seed := range 2000 {
 		r := rand.New(rand.NewPCG(uint64(seed), 10))
 		c := uneven(r, 1+r.IntN(40))
-		terms := newTermsOf(c, r.IntN(2) == 0)
+		terms := newTerms(c, r.IntN(2) == 0)
 		want, b := leastOfAll(terms), newBounds(terms)
 		for l := range terms.n + 1 {
 			for i := range l + 1 {

@@ -46,7 +46,7 @@ func Solve(ctx context.Context, c remat.Chain, limit int64, o Options) (remat.Pl
 	if limit < 0 {
 		return remat.Plan{}, fmt.Errorf("remat: a limit of %d bytes; want 0 for none, or more", limit)
 	}
-	t := newTerms(c)
+	t := newTerms(c, false)
 	p, bound, least, err := solveTerms(ctx, t, limit, o.withDefaults())
 	switch {
 	case err != nil:
@@ -73,7 +73,7 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 	if t.n > mostLayers {
 		j := join(t, mostLayers)
 		o.Gap = -1 // joining costs more
-		if p, _, _, err = solveTerms(ctx, newTerms(j.chain), limit, o); err != nil {
+		if p, _, _, err = solveTerms(ctx, newTerms(j.chain, false), limit, o); err != nil {
 			return nil, 0, 0, err
 		}
 		if p == nil { // the limit is too low for joined layers
@@ -108,7 +108,7 @@ func Least(c remat.Chain) (p remat.Plan, sets remat.Op, err error) {
 	if err := c.Check(); err != nil {
 		return remat.Plan{}, remat.Op{}, err
 	}
-	t := newTerms(c)
+	t := newTerms(c, false)
 	b := newBounds(t)
 	least, _ := b.of(0, t.n)
 	w := newPath(t)

@@ -122,10 +122,3 @@ func (s *spine) choose(advice ends, i int, m int64) int {
 	}
 	return best
 }
-
-// path returns the plan with m bytes, which must have one.
-func (s *spine) path(advice ends, m int64) *path {
-	p := newPath(s.t)
-	p.writeSpine(s, advice, 0, m)
-	return p
-}

@@ -38,19 +38,22 @@ func (p *path) point() MicroBatch { return MicroBatch{p.ops, p.early, p.held, p.
 // gradient, which arrives after the recomputation before the first backward. Otherwise the loss is on
 // the stage. With plain nothing is recomputed. It returns ctx.Err() when ctx ends first.
 func NewStage(ctx context.Context, c remat.Chain, receives, plain bool) (*Stage, error) {
-	s := &Stage{t: newTermsOf(c, receives)}
+	s := &Stage{t: newTerms(c, receives)}
 	if plain {
 		return s, nil
 	}
+	return s, s.solve(ctx, stageSteps, max(min(stageCells/(s.t.n*s.t.n), 2000), 300))
+}
+
+// solve makes steps, or a grid if they are too many.
+func (s *Stage) solve(ctx context.Context, visits int64, slots int) (err error) {
 	s.b = newBounds(s.t)
-	var err error
-	if s.steps, err = newSteps(ctx, s.t, s.b, stageSteps); err != nil || s.steps != nil {
-		return s, err
+	if s.steps, err = newSteps(ctx, s.t, s.b, visits); err != nil || s.steps != nil {
+		return err
 	}
 	_, all := s.b.of(0, s.t.n)
-	slots := max(min(stageCells/(s.t.n*s.t.n), 2000), 300)
 	s.grid = newGrid(s.t, s.b, max(all, 1), s.t.unitFor(max(all, 1), slots), false)
-	return s, s.grid.fill(ctx)
+	return s.grid.fill(ctx)
 }
 
 const (
@@ -131,7 +134,9 @@ func (s *Stage) front(list []MicroBatch, on *spine, most int) []MicroBatch {
 		if bound.Held < 0 || slices.ContainsFunc(list, func(o MicroBatch) bool { return o.Beats(&bound) }) {
 			continue
 		}
-		list = append(list, on.path(advice, at.m).point())
+		p := newPath(s.t)
+		p.writeSpine(on, advice, 0, at.m)
+		list = append(list, p.point())
 	}
 	return list
 }

@@ -78,13 +78,11 @@ func (s *steps) price() {
 // microseconds is the time of a price.
 func (s *steps) microseconds(price int64) float64 { return float64(price>>s.counter) * s.unit }
 
-func (s *steps) whole() front { return s.fronts[s.t.n] }
-
 // path returns the plan of the whole chain with m bytes without x(0), which must have one. Among equally
 // fast plans it has the fewest recomputations, and then the least peak.
 func (s *steps) path(m int64) *path {
-	p := newPath(s.t)
-	p.write(s.b, s, 0, s.t.n, s.whole().fewest(m))
+	p, whole := newPath(s.t), s.fronts[s.t.n]
+	p.write(s.b, s, 0, s.t.n, whole[whole.upTo(m)-1].bytes)
 	return p
 }
 

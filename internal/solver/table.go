@@ -24,33 +24,18 @@ func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	whole := newTerms(c)
-	t, joins := whole, (*joined)(nil)
+	t := newTerms(c, false)
 	if t.n > mostLayers {
-		joins = join(t, mostLayers)
-		t = newTerms(joins.chain)
+		t = newTerms(join(t, mostLayers).chain, false)
 	}
-	b := newBounds(t)
-	var plans []func() *path
-	s, err := newSteps(ctx, t, b, o.Steps)
-	if err != nil {
+	s := &Stage{t: t}
+	if err := s.solve(ctx, o.Steps, o.Slots); err != nil {
 		return nil, err
 	}
-	if s != nil {
-		for _, at := range s.whole() {
-			plans = append(plans, func() *path { return s.path(at.bytes) })
-		}
-	} else if plans, err = tablePlans(ctx, t, b, o.Slots); err != nil {
-		return nil, err
+	var points []Point
+	for _, p := range s.front(nil, newSpine(t, s.b, available{}), 0) {
+		points = append(points, Point{max(p.Forward, p.Backward), t.once + p.Time})
 	}
-	points := make([]Point, len(plans))
-	err = parallel(ctx, len(plans), func(k int) {
-		p := plans[k]()
-		if joins != nil {
-			p = joins.path(whole, p)
-		}
-		points[k] = Point{p.peak, t.once + p.extra}
-	})
 	slices.SortStableFunc(points, func(a, b Point) int {
 		return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Time, b.Time))
 	})
@@ -60,26 +45,5 @@ func Curve(ctx context.Context, c remat.Chain, o Options) ([]Point, error) {
 			curve = append(curve, p)
 		}
 	}
-	return curve, err
-}
-
-// tablePlans returns the plans of an achievable table, for every slot from the least bytes to no
-// recomputation.
-func tablePlans(ctx context.Context, t *terms, b *bounds, slots int) (plans []func() *path, err error) {
-	least, all := b.of(0, t.n)
-	// an interval can need more than the whole chain, as it includes the gradient at its end
-	m := max(slices.Max(b.all), 1)
-	g := newGrid(t, b, m, t.unitFor(m, slots), false)
-	list := []int64{least, all}
-	for k := g.slotAbove(least, 0, t.n); g.bytes(k, 0, t.n) < all; k++ {
-		list = append(list, g.bytes(k, 0, t.n))
-	}
-	for _, m := range list {
-		plans = append(plans, func() *path {
-			p := newPath(t)
-			p.write(b, guide{g}, 0, t.n, m)
-			return p
-		})
-	}
-	return plans, g.fill(ctx)
+	return curve, nil
 }

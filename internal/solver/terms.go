@@ -56,12 +56,10 @@ type terms struct {
 	grain    int64     // of all bytes that a grid rounds
 }
 
-func newTerms(c remat.Chain) *terms { return newTermsOf(c, false) }
-
-// newTermsOf returns the terms of a chain. With receives another stage sends y(L), and the loss needs no
+// newTerms returns the terms of a chain. With receives another stage sends y(L), and the loss needs no
 // bytes of its own: x(L) has left, and y(L) arrives after the forwards of intervals (i, L-1), just
 // before the backward of layer L-1.
-func newTermsOf(c remat.Chain, receives bool) *terms {
+func newTerms(c remat.Chain, receives bool) *terms {
 	n := len(c.Layers)
 	t := &terms{
 		n: n, chain: c,

@@ -20,13 +20,7 @@ type Kernels struct {
 	Best    string // the best kernels for this processor; "" if they are in use, or unknown
 }
 
-// variables are the environment variables that choose kernels.
-var variables = map[string][]string{
-	"OpenBLAS": {"OPENBLAS_CORETYPE"},
-	"MKL":      {"MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"},
-	"ATen":     {"ATEN_CPU_CAPABILITY"},
-	"oneDNN":   {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}, // the new and the old name
-}
+const coreType = "OPENBLAS_CORETYPE"
 
 var corrected bool // by init
 
@@ -34,7 +28,7 @@ var corrected bool // by init
 // at 119 instead of 228 GFLOP/s on an AVX-512 AMD core, and at 33 instead of 159 on a newer Intel core. init
 // precedes the first BLAS call of the process.
 func init() {
-	if core := shim.BetterBLASCore(); core != "" && chosenBy("OpenBLAS") == "OpenBLAS" {
+	if core := shim.BetterBLASCore(); core != "" && os.Getenv(coreType) == "" {
 		corrected = shim.UseBLASCore(core) == nil // some versions of BLAS cannot change
 	}
 }
@@ -42,22 +36,24 @@ func init() {
 // KernelsInUse lists the kernels of BLAS, ATen and oneDNN, in this order.
 func KernelsInUse() []Kernels {
 	blas := Kernels{Library: "BLAS", Version: shim.BLASVersion(), Name: shim.BLASCore(),
-		By: chosenBy("OpenBLAS"), Best: shim.BetterBLASCore()}
+		By: chosenBy("OpenBLAS", coreType), Best: shim.BetterBLASCore()}
 	switch {
 	case strings.HasPrefix(blas.Version, "MKL "):
-		blas.By = chosenBy("MKL")
+		blas.By = chosenBy("MKL", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 	case corrected:
 		blas.By = "penstock"
 	}
 	return []Kernels{blas,
-		{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen"), Best: shim.BetterATenKernels()},
+		{Library: "ATen", Name: shim.ATenKernels(), By: chosenBy("ATen", "ATEN_CPU_CAPABILITY"),
+			Best: shim.BetterATenKernels()},
 		{Library: "oneDNN", Version: shim.OneDNNVersion(), Name: oneDNNName(shim.OneDNNISA()),
-			By: chosenBy("oneDNN"), Best: oneDNNName(shim.BetterOneDNNISA())}}
+			By:   chosenBy("oneDNN", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
+			Best: oneDNNName(shim.BetterOneDNNISA())}}
 }
 
-// chosenBy returns the first of a library's variables that is set, with its value, or the library.
-func chosenBy(library string) string {
-	for _, v := range variables[library] {
+// chosenBy returns the first variable that is set, with its value, or the library.
+func chosenBy(library string, variables ...string) string {
+	for _, v := range variables {
 		if value := os.Getenv(v); value != "" {
 			return v + "=" + value
 		}

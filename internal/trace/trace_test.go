@@ -3,11 +3,7 @@ package trace_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -39,9 +35,7 @@ func gpipe(t rapid.TB, config schedule.Config) *schedule.Program {
 // written is the trace of a timeline whose workers are called worker 0 · cpu:0 and so on.
 func written(t rapid.TB, timeline schedule.Timeline) string {
 	t.Helper()
-	var b strings.Builder
-	must.Do(t, trace.Write(&b, timeline, workers(timeline.Workers)))
-	return b.String()
+	return string(trace.JSON(timeline, workers(timeline.Workers)))
 }
 
 func workers(n int) (names []string) {
@@ -80,44 +74,5 @@ func TestWriteSorts(t *testing.T) {
 	mixed.Events = append(want.Events[5:len(want.Events):len(want.Events)], want.Events[:5]...)
 	if diff := cmp.Diff(written(t, want), written(t, mixed)); diff != "" {
 		t.Errorf("-sorted +mixed:\n%s", diff)
-	}
-}
-
-// A failure leaves what was in the file, and nothing beside it.
-func TestWriteFileFails(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "run.json")
-	timeline := simulated(t, gpipe(t, schedule.Config{Stages: 2, MicroBatches: 2}))
-	must.Do(t, trace.WriteFile(path, timeline, workers(2)))
-	before, err := os.ReadFile(path)
-	if err != nil || string(before) != written(t, timeline) {
-		t.Errorf("the file is %q, %v", before, err)
-	}
-	timeline.Events[3].Start = -1
-	if err := trace.WriteFile(path, timeline, workers(2)); err == nil {
-		t.Error("no error for a negative time")
-	}
-	after, err := os.ReadFile(path)
-	if err != nil || string(after) != string(before) {
-		t.Errorf("the file is %q, %v, want it untouched", after, err)
-	}
-	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
-		t.Errorf("there are %v, %v", entries, err)
-	}
-}
-
-func TestWriteRefuses(t *testing.T) {
-	timeline := simulated(t, gpipe(t, schedule.Config{Stages: 2, MicroBatches: 1}))
-	early := schedule.Timeline{Workers: 2,
-		Events: []schedule.Event{{Action: timeline.Events[0].Action, Start: -5, End: 3}}}
-	beyond := schedule.Timeline{Workers: 2,
-		Events: []schedule.Event{{Action: timeline.Events[0].Action, Worker: 2}}}
-	for want, err := range map[string]error{
-		"trace: 1 names for 2 workers; want one for each": trace.Write(io.Discard, timeline, workers(1)),
-		"0F0 is on worker 2 of 2":                         trace.Write(io.Discard, beyond, workers(2)),
-		"negative time -5ns":                              trace.Write(io.Discard, early, workers(2)),
-	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %s", err, want)
-		}
 	}
 }
