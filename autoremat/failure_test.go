@@ -144,8 +144,7 @@ func TestFailedCallChangesNothing(t *testing.T) {
 					nn.ZeroGrads(b.model)
 					b.Close()
 					if got := device.Memory().Live; got != live || torch.LiveTensors() != tensors {
-						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live,
-							torch.LiveTensors()-tensors)
+						t.Fatalf("%s: %d bytes and %d tensors more are live", what, got-live, torch.LiveTensors()-tensors)
 					}
 				}
 			}
@@ -184,8 +183,7 @@ func TestRefusedCallChangesNothing(t *testing.T) {
 				loss := b.Sum(y)
 				err = call(func() error {
 					return torch.Try(func() {
-						b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil},
-							false)
+						b.Backward([]*torch.Tensor{loss}, []*torch.Tensor{nil}, false)
 					})
 				})
 			}

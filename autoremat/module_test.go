@@ -88,8 +88,7 @@ func TestModulesInModels(t *testing.T) {
 				l := &lambda{}
 				p := l.Share("weight", first.Weight)
 				l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-					return c.PlainLinear(x, p.Tensor(),
-						nil)
+					return c.PlainLinear(x, p.Tensor(), nil)
 				}
 				return l
 			}

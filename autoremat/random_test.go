@@ -64,8 +64,7 @@ func (m *network) grow(i, k int) {
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
 	case 10:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Add(x,
-				c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
+			return c.Add(x, c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
 		}))
 	case 11, 12:
 		m.push(k == 12)

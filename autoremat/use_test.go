@@ -86,8 +86,7 @@ func TestEvaluationIsTheModel(t *testing.T) {
 			}
 			run := func(l nn.Layer) string {
 				b.SetGrad(grad)
-				return string(torch.Bytes(l.Forward(nn.NewCtx(b.Ctx,
-					nn.Config{Training: training, Seed: 1}), x)))
+				return string(torch.Bytes(l.Forward(nn.NewCtx(b.Ctx, nn.Config{Training: training, Seed: 1}), x)))
 			}
 			before := run(b.model)
 			if training { // which has moved statistics

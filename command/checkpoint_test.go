@@ -76,10 +76,8 @@ func TestCheckpointInspect(t *testing.T) {
 			"1.num_batches_tracked I64 [] 8")
 	}
 	var got checkpointLine
-	if err := json.Unmarshal([]byte(must(t, "checkpoint", "inspect", dir, "--format", "json").stdout),
-		&got); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, json.Unmarshal([]byte(must(t, "checkpoint", "inspect", dir, "--format", "json").stdout),
+		&got))
 	tensors := 0
 	for name, f := range got.Files {
 		info, err := os.Stat(filepath.Join(step, name))

@@ -121,10 +121,7 @@ func folderOf(t *testing.T) string {
 			}
 			var b bytes.Buffer
 			noerr.Do(t, png.Encode(&b, p))
-			if err := os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(),
-				0o666); err != nil {
-				t.Fatal(err)
-			}
+			noerr.Do(t, os.WriteFile(filepath.Join(directory, name, fmt.Sprintf("%d.png", i)), b.Bytes(), 0o666))
 		}
 	}
 	return directory
@@ -146,10 +143,8 @@ func TestTrainsOnImages(t *testing.T) {
 		t.Errorf("accuracy %v", *one.TestAccuracy)
 	}
 	for i := range 8 {
-		if err := os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)),
-			[]byte("\x89PNG\r\n\x1a\n"), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, os.WriteFile(filepath.Join(directory, "dark", fmt.Sprintf("%d.png", i)),
+			[]byte("\x89PNG\r\n\x1a\n"), 0o666))
 	}
 	refuses(t, line, exitUsage, filepath.Join(directory, "dark", "0.png")+": ",
 		"want a PNG, JPEG or GIF that is whole: replace the file, or remove it")

@@ -72,9 +72,9 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.SortFlags = false
 	namesFlags(s, &f.modelFlags)
 	option.Path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
-	option.Texts(s, &f.weights.rename, "init-rename",
+	s.StringArrayVar(&f.weights.rename, "init-rename", nil,
 		"`OLD=NEW` parts of the names in --init; may be repeated")
-	option.Texts(s, &f.weights.rules.Skip, "init-skip",
+	s.StringArrayVar(&f.weights.rules.Skip, "init-skip", nil,
 		"`NAME` to skip in --init; * is any text; may be repeated")
 	s.BoolVar(&f.weights.rules.Partial, "init-partial", false, "skip names that --init or the model lacks")
 	option.Path(s, &f.weights.adapter, "adapter", "`FOLDER` of a LoRA adapter of PEFT to start from")
@@ -128,7 +128,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw (default 0.9,0.999)", option.Number)
 	option.Amount(s, &f.update.Eps, "eps", math.Inf(1), "`E` of adam, adamw and rmsprop (default 1e-8)")
 	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` (default 0.01 for adamw)")
-	option.Texts(s, &f.groups, "group", "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own "+
+	s.StringArrayVar(&f.groups, "group", nil, "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own "+
 		"decay of parameters; * is any text; may be repeated, the first match counts")
 	f.lrSchedule.name = "constant"
 	s.Var(&option.Value{Text: "constant", Read: f.lrSchedule.read}, "lr-schedule", "`NAME` of the learning "+
@@ -205,7 +205,7 @@ func (f *rateFlag) read(text string) error {
 
 func namesFlags(s *pflag.FlagSet, f *modelFlags) {
 	modelFlag(s, &f.modelName)
-	option.Texts(s, &f.settings, "set", "`NAME=VALUE,...` options of the model; see penstock models NAME")
+	s.StringArrayVar(&f.settings, "set", nil, "`NAME=VALUE,...` options of the model; see penstock models NAME")
 	f.lora.register(s)
 }
 
@@ -217,7 +217,8 @@ func optimizerFlags(s *pflag.FlagSet, optimizer *string, momentum *float64) {
 }
 
 func trainOnlyFlag(s *pflag.FlagSet, to *[]string) {
-	option.Texts(s, to, "train-only", "`NAME` of layers to train, * any text; may be repeated (default all)")
+	s.StringArrayVar(to, "train-only", nil,
+		"`NAME` of layers to train, * any text; may be repeated (default all)")
 }
 
 func devicesFlag(s *pflag.FlagSet, to *[]torch.Device) {

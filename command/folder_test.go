@@ -31,10 +31,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	read := func(path string) []byte {
 		return noerr.Get(os.ReadFile(path))(t)
 	}
-	if err := json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)),
-		&config); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config))
 	if of != "vit" {
 		config["vocab_size"], config["eos_token_id"] = 380, 0
 	}
@@ -60,10 +57,8 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 func tune(t *testing.T, folder, layers string, args ...string) []string {
 	t.Helper()
 	text := filepath.Join(t.TempDir(), "text.txt")
-	if err := os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(text, []byte(strings.Repeat("The stages of the pipeline are busy. ", 60)),
+		0o666))
 	return with([]string{"train", "--model", folder, "--lora", "r=3,alpha=6,dropout=0.1,layers=" + layers,
 		"--data",
 		"text", "--data-dir", text, "--window", "16", "--batch", "4", "--chunks", "2", "--optimizer",
@@ -100,8 +95,7 @@ func TestFolderIsAModel(t *testing.T) {
 			for name, was := range before {
 				adapted := strings.HasSuffix(name, ".weight") && slices.ContainsFunc(strings.Fields(layers),
 					func(pattern string) bool {
-						return nn.Match(pattern,
-							strings.TrimSuffix(name, ".weight"))
+						return nn.Match(pattern, strings.TrimSuffix(name, ".weight"))
 					})
 				if bytes.Equal(was.Data, after[name].Data) == adapted {
 					t.Errorf("%s: changed is %v", name, !adapted)
@@ -298,10 +292,8 @@ func TestGuideOfFolders(t *testing.T) {
 	talk := `{"prompt": "Where do boats wait?", "completion": " In the lock, until the water is level."}` +
 		"\n" +
 		`{"text": "The stages of the pipeline are busy, and the batch goes on."}` + "\n"
-	if err := os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(filepath.Join(directory, "talks.jsonl"), []byte(strings.Repeat(talk, 80)),
+		0o666))
 	shell := exec.Command("sh", "-ec", `penstock() { "`+self+`" "$@"; }`+"\n"+lines)
 	shell.Dir, shell.Env = directory, append(os.Environ(), asCommand+"=1")
 	out, err := shell.CombinedOutput()

@@ -47,19 +47,14 @@ func newGPUChecker(t *testing.T, kit map[string]string, args ...string) *gpuChec
 	dir := t.TempDir()
 	write := func(path, text string) {
 		path = filepath.Join(dir, path)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
-			os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o755)))
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for name, text := range kit {
 		text = "#!/usr/bin/env bash\n" + text + "\n"
-		if err := w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755,
-			Size: int64(len(text))}); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, w.WriteHeader(&tar.Header{Name: "bin/" + name, Mode: 0o755, Size: int64(len(text))}))
 		if _, err := w.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}

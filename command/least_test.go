@@ -86,8 +86,7 @@ func TestLeastLimit(t *testing.T) {
 				}
 			}
 			if r := limited(least); r.code != exitDone {
-				t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least, r.code,
-					r.stderr)
+				t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least, r.code, r.stderr)
 			}
 		})
 	}
@@ -97,8 +96,7 @@ func TestLeastLimit(t *testing.T) {
 // layers take when they are timed. Within it the run finds the cut.
 func TestLeastLimitOfAllCuts(t *testing.T) {
 	args := strings.Fields("train --data synthetic --checkpoint optimal --steps 1 --model mlp --set " +
-		"width=64 " +
-		"--chunks 2 --batch 16")
+		"width=64 --chunks 2 --batch 16")
 	within := func(limit int64, more ...string) ran {
 		r := rand.New(rand.NewPCG(uint64(limit), uint64(len(more))))
 		now := time.Duration(0)
@@ -120,8 +118,7 @@ func TestLeastLimitOfAllCuts(t *testing.T) {
 	}
 	for n := range int64(3) {
 		if r := within(least+n, "--stages", "2"); r.code != exitDone {
-			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code,
-				r.stderr)
+			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code, r.stderr)
 		}
 	}
 }

@@ -37,7 +37,7 @@ A model may be larger than the memory.`,
 		},
 		ValidArgsFunction: cobra.FixedCompletions(models.Names(), cobra.ShellCompDirectiveNoFileComp),
 	}
-	option.Texts(cmd.Flags(), &set, "set", "`NAME=VALUE,...` options of the model; may be repeated")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE,...` options of the model; may be repeated")
 	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {
 		if len(args) == 1 {
 			return describeModel(args[0], set)
@@ -134,7 +134,7 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+
 		defaultText, data.Names()...)
 	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic none")
-	option.Texts(s, &f.dataSettings, "data-set", "`NAME=VALUE,...` of the data; a wrong NAME lists them")
+	s.StringArrayVar(&f.dataSettings, "data-set", nil, "`NAME=VALUE,...` of the data; a wrong NAME lists them")
 	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens of tokens")
 }
 

@@ -41,10 +41,7 @@ func whatWasTrained(t *testing.T, run ...string) string {
 // back, and a last batch that is short.
 func TestProcessesTrainAsOneWithAllThatCrosses(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("a text that is long enough. ", 70)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(text, []byte(strings.Repeat("a text that is long enough. ", 70)), 0o666))
 	gpt := []string{"train", "--model", "gpt", "--set", "depth=2,width=16,heads=2,dropout=0.1", "--data",
 		"text", "--data-dir", text, "--window", "16",
 		// 34 layers

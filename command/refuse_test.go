@@ -16,10 +16,8 @@ func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	noerr.Do(t, os.WriteFile(file, []byte("short"), 0o666))
-	if err := os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(filepath.Join(dir, "train-images-idx3-ubyte"), []byte("not an idx file"),
+		0o666))
 	programs := t.TempDir()
 	broken, other := filepath.Join(programs, "broken"), filepath.Join(programs, "other")
 	for path, text := range map[string]string{
@@ -30,10 +28,8 @@ func TestRefuses(t *testing.T) {
 	}
 	split := t.TempDir() // pictures in parts to train and to test with
 	for _, class := range []string{"train/a", "train/b", "val/a", "val/b"} {
-		if err := errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777),
-			os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)); err != nil {
-			t.Fatal(err)
-		}
+		noerr.Do(t, errors.Join(os.MkdirAll(filepath.Join(split, class), 0o777),
+			os.WriteFile(filepath.Join(split, class, "1.png"), nil, 0o666)))
 	}
 	train := func(args ...string) []string { return with(with(small, "--steps", "2"), args...) }
 	tests := []struct {
@@ -91,8 +87,7 @@ func TestRefuses(t *testing.T) {
 			[]string{"--schedule-steps: want more steps than the warm-up"}},
 		{train("--schedule-steps", "9"), exitUsage, []string{"--schedule-steps 9 has no effect without"}},
 		{train("--lr-schedule", "plateau"), exitUsage,
-			[]string{"--lr-schedule plateau has no effect without " +
-				"--validate"}},
+			[]string{"--lr-schedule plateau has no effect without --validate"}},
 		{train("--lr-schedule", "cosine:size=3"), exitUsage,
 			[]string{`--lr-schedule cosine:size=3: size=3: want one of its options; cosine has min=0`}},
 		{train("--lr-schedule", "one-cycle", "--warmup", "1"), exitUsage,
@@ -107,8 +102,7 @@ func TestRefuses(t *testing.T) {
 
 		{train("--memory-limit", "lots"), exitUsage, []string{`"lots"`, "512MiB"}},
 		{train("--memory-limit", "100KiB"), exitUsage,
-			[]string{"stage 0 on cpu:0 needs ", " and may have 102400",
-				"use more than --memory-limit "}},
+			[]string{"stage 0 on cpu:0 needs ", " and may have 102400", "use more than --memory-limit "}},
 		{train("--memory-limit", "100KiB", "--stages", "2"), exitUsage,
 			[]string{"cpu:0", "limit 102400", "use more --chunks", "--memory-limit"}},
 		{train("--memory-limit", "3MiB", "--chunks", "1"), exitFailed,

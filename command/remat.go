@@ -155,11 +155,13 @@ type explanationLine struct {
 
 func showExplanation(w io.Writer, c remat.Chain, e remat.Explanation, least string) {
 	row(w, "", "LAYER", "KEEPS", "HELD", "AGAIN", "TIME", "EXTRA")
+	held := int64(0)
 	for i, l := range e.Layers {
 		row(w, i, l.Name, l.Keeps, formatBytes(l.Held), l.Recomputed, micros(l.Time), micros(l.Extra))
+		held += l.Held
 	}
 	r := e.Report
-	row(w, "", fmt.Sprint("all ", len(e.Layers)), "", formatBytes(r.Held), r.Recomputed, micros(r.Time),
+	row(w, "", fmt.Sprint("all ", len(e.Layers)), "", formatBytes(held), r.Recomputed, micros(r.Time),
 		micros(r.Extra))
 	fmt.Fprintln(w)
 	showPlan(w, c, e.Plan, r)

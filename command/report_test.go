@@ -58,10 +58,8 @@ checkpoint     out/step-000009
 func TestJSONReportOfEvaluations(t *testing.T) {
 	var stdout bytes.Buffer
 	r := &reporter{lines: json.NewEncoder(&stdout)}
-	if err := r.validated(train.ValidationInfo{Epoch: 1, Step: 7,
-		Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, r.validated(train.ValidationInfo{Epoch: 1, Step: 7,
+		Evaluation: train.Evaluation{Loss: new(0.5), Accuracy: new(0.25)}, Better: true}))
 	if want := `{"epoch":1,"step":7,"validation_loss":0.5,"validation_accuracy":0.25,"best":true}` +
 		"\n"; stdout.String() != want {
 		t.Errorf("%s, want %s", &stdout, want)

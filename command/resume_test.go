@@ -116,17 +116,13 @@ func TestOutHolds(t *testing.T) {
 		want []string
 	}{
 		{args, []string{"--resume", "--out"}},
-		{with(args, "--resume", "--model", "resnet20"),
-			[]string{"model.name", `"mlp"`, `"resnet20"`}},
+		{with(args, "--resume", "--model", "resnet20"), []string{"model.name", `"mlp"`, `"resnet20"`}},
 		{with(args, "--resume", "--batch", "64"), []string{"batch is 128 there and 64 here"}},
 		{with(args, "--resume", "--chunks", "2"), []string{"chunks is 4 there and 2 here"}},
 		{with(args, "--resume", "--seed", "9"), []string{"seed is 1 there and 9 here"}},
-		{with(args, "--resume", "--optimizer", "adam"),
-			[]string{"optimizer", `"sgd"`, `"adam"`}},
-		{with(args, "--resume", "--lr-schedule", "cosine"),
-			[]string{`"constant"`, `"cosine"`}},
-		{with(args, "--resume", "--clip-norm", "2"),
-			[]string{"clip_norm is 0 there and 2 here"}},
+		{with(args, "--resume", "--optimizer", "adam"), []string{"optimizer", `"sgd"`, `"adam"`}},
+		{with(args, "--resume", "--lr-schedule", "cosine"), []string{`"constant"`, `"cosine"`}},
+		{with(args, "--resume", "--clip-norm", "2"), []string{"clip_norm is 0 there and 2 here"}},
 	}
 	for _, tt := range tests {
 		r := command(t, tt.args...)
@@ -249,8 +245,7 @@ func TestSignal(t *testing.T) {
 // A run under nohup goes on when its terminal hangs up.
 func TestNohup(t *testing.T) {
 	p := beginIn(t, []string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, nil,
-		with(small, "--steps", "1000000",
-			"--format", "json")...)
+		with(small, "--steps", "1000000", "--format", "json")...)
 	p.after(t, 1)
 	noerr.Do(t, p.Process.Signal(syscall.SIGHUP))
 	p.after(t, strings.Count(p.stdout.String(), "\n")+5)
@@ -271,8 +266,7 @@ func TestASignalToARunThatHangs(t *testing.T) {
 // Without addresses for its buffers OpenBLAS hangs.
 func TestALimitedAddressSpace(t *testing.T) {
 	p := beginIn(t, []string{"sh", "-c", `ulimit -v 3000000; exec "$0" "$@"`}, nil,
-		with(small, "--stages", "4",
-			"--threads", "8")...)
+		with(small, "--stages", "4", "--threads", "8")...)
 	if code := p.end(t); code != exitUsage || strings.Count(p.stderr.String(), "\n") != 1 ||
 		!strings.Contains(p.stderr.String(), "may use only 2929 MiB of addresses; want ulimit -v ") {
 		t.Errorf("exit code %d, stderr:\n%s", code, p.stderr)

@@ -214,10 +214,8 @@ func TestModesOfARunAreTransparent(t *testing.T) {
 func TestTrainText(t *testing.T) {
 	dir := t.TempDir()
 	text := dir + "/text.txt"
-	if err := os.WriteFile(text, bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 100),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(text, bytes.Repeat([]byte("the quick brown fox jumps over the lazy dog. "), 100),
+		0o666))
 	r := must(t, "train", "--model", "gpt", "--data", "text", "--data-dir", text, "--stages", "2",
 		"--batch", "4", "--chunks", "2", "--steps", "2",
 		"--optimizer", "adamw", "--out", dir+"/out", "--trace", dir+"/trace.json")

@@ -21,10 +21,8 @@ const (
 func onText(t *testing.T, args ...string) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "text.txt")
-	if err := os.WriteFile(path, []byte(strings.Repeat("The stages of the pipeline are busy. ", 40)),
-		0o666); err != nil {
-		t.Fatal(err)
-	}
+	noerr.Do(t, os.WriteFile(path, []byte(strings.Repeat("The stages of the pipeline are busy. ", 40)),
+		0o666))
 	return with([]string{"train", "--model", "gpt2", "--set", "depth=1,width=8,heads=2", "--data", "text",
 		"--data-dir", path,
 		"--data-set", "tokenizer=" + fixtureTokenizer, "--window", "8", "--batch", "4", "--chunks", "2",

@@ -136,17 +136,21 @@ func TestJoin(t *testing.T) {
 }
 
 func TestFromSlicesRefuses(t *testing.T) {
-	errorOf := func(_ data.Dataset, err error) error { return err }
-	numbers, pair, nan := []float32{1, 2, 3, 4}, []int64{2}, float32(math.NaN())
+	numbers, nan := []float32{1, 2, 3, 4}, float32(math.NaN())
+	refused := func(numbers []float32, labels ...int) error {
+		_, err := data.FromSlices(numbers, []int64{2}, labels)
+		return err
+	}
+	_, tokens := data.FromSlices([]int{1, 2, 3, 4}, []int64{2}, []int{0, 1})
 	for want, err := range map[string]error{
-		"3 numbers; want a multiple, above 0, of the 2 of an input [2]": errorOf(data.FromSlices(numbers[:3], pair, []int{0, 1})),
-		"0 numbers": errorOf(data.FromSlices(numbers[:0], pair, []int{})),
-		"3 targets for 2 inputs [2]; want a multiple, above 0":              errorOf(data.FromSlices(numbers, pair, []int{0, 1, 1})),
-		"all targets are 0; want at least two classes":                      errorOf(data.FromSlices(numbers, pair, []int{0, 0})),
-		"target 1 has class -1; want 0 to 1":                                errorOf(data.FromSlices(numbers, pair, []int{1, -1})),
-		"targets int64 [2]; want a class for each input, or for each pixel": errorOf(data.FromSlices(numbers, pair, []int{0, 1, 0, 1})),
-		"inputs are int64 [2] and targets int64 [1]; want tokens [t]":       errorOf(data.FromSlices([]int{1, 2, 3, 4}, pair, []int{0, 1})),
-		"inputs: number 1 of sample 1 is NaN; want finite numbers":          errorOf(data.FromSlices([]float32{1, 2, 3, nan}, pair, []int{0, 1})),
+		"3 numbers; want a multiple, above 0, of the 2 of an input [2]": refused(numbers[:3], 0, 1),
+		"0 numbers": refused(numbers[:0]),
+		"3 targets for 2 inputs [2]; want a multiple, above 0":              refused(numbers, 0, 1, 1),
+		"all targets are 0; want at least two classes":                      refused(numbers, 0, 0),
+		"target 1 has class -1; want 0 to 1":                                refused(numbers, 1, -1),
+		"targets int64 [2]; want a class for each input, or for each pixel": refused(numbers, 0, 1, 0, 1),
+		"inputs are int64 [2] and targets int64 [1]; want tokens [t]":       tokens,
+		"inputs: number 1 of sample 1 is NaN; want finite numbers":          refused([]float32{1, 2, 3, nan}, 0, 1),
 	} {
 		wantError(t, err, "data: slices: ", want)
 	}

@@ -278,8 +278,7 @@ func TestClose(t *testing.T) {
 		for delivered := range 7 {
 			synctest.Test(t, func(t *testing.T) {
 				set := &counting{n: 5, slow: time.Second}
-				loader := must.Get(data.NewLoader(set,
-					data.LoaderConfig{BatchSize: 2, Prefetch: prefetch}))(t)
+				loader := must.Get(data.NewLoader(set, data.LoaderConfig{BatchSize: 2, Prefetch: prefetch}))(t)
 				for range delivered {
 					if _, err := loader.Next(t.Context()); err != nil && err != io.EOF {
 						t.Fatal(err)

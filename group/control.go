@@ -44,7 +44,6 @@ func (c *control) add(p *peer) {
 	})
 }
 
-// handle handles a frame that a peer has sent.
 func (c *control) handle(from *peer, f frame) (err error) {
 	switch {
 	case f.kind == kindBeat:
@@ -81,7 +80,6 @@ func (c *control) handle(from *peer, f frame) (err error) {
 	return nil
 }
 
-// broadcast sends a frame to all peers except one.
 func (c *control) broadcast(f frame, except *peer) {
 	b := f.encode()
 	c.mu.Lock()

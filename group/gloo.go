@@ -128,7 +128,6 @@ func (d *tensorTransport) begin(peer int, f func() (shim.Transfer, error)) (link
 	return w, nil
 }
 
-// endError is the error of an aborted transfer.
 func (d *tensorTransport) endError() error { return cmp.Or(d.c.first.get(), errClosed) }
 
 // broken reports that the connection to a peer has broken, waits for rank 0's decision and returns it.

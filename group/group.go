@@ -120,7 +120,7 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	text, err := json.Marshal(own)
 	var all []part
 	if err == nil {
-		all, err = g.gather(ctx, cut(what, maxWhat), text)
+		all, err = g.gather(ctx, part{cut(what, maxWhat), text})
 	}
 	switch {
 	case err != nil && errors.Is(failed, err): // both are the failure of the group
@@ -142,19 +142,18 @@ func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed erro
 	return out, first
 }
 
-// gather gives all members the bytes of all, by rank.
-func (g *Group) gather(ctx context.Context, what string, mine []byte) ([]part, error) {
-	if len(mine) > maxPart {
-		return nil, fmt.Errorf("group: meeting for %s: %d bytes; want at most %d", what, len(mine), maxPart)
-	}
-	if err := g.first.get(); err != nil {
+// gather gives all members the parts of all, by rank.
+func (g *Group) gather(ctx context.Context, mine part) ([]part, error) {
+	at := "meeting for " + mine.What
+	if n := len(mine.Data); n > maxPart {
+		return nil, fmt.Errorf("group: %s: %d bytes; want at most %d", at, n, maxPart)
+	} else if err := g.first.get(); err != nil {
 		return nil, err
 	}
-	all, err := g.gathers.gather(ctx, part{what, mine})
+	all, err := g.gathers.gather(ctx, mine)
 	if err != nil && ctx.Err() != nil && g.first.get() == nil {
-		err = fmt.Errorf("group: meeting for %s: %w", what, ctx.Err())
-		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: "meeting for " + what,
-			Message: ctx.Err().Error()})
+		err = fmt.Errorf("group: %s: %w", at, ctx.Err())
+		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: at, Message: ctx.Err().Error()})
 	}
 	return all, err
 }

@@ -43,8 +43,7 @@ func none(t *testing.T, errs []error) {
 func gatherAll(g *group.Group) error {
 	for round := range 20 {
 		each := func(rank int) []byte {
-			return bytes.Repeat([]byte{byte(rank), byte(round)},
-				round*round*round*rank*10)
+			return bytes.Repeat([]byte{byte(rank), byte(round)}, round*round*round*rank*10)
 		}
 		got, err := group.Meet(context.Background(), g, fmt.Sprint("round ", round), each(g.Rank()), nil)
 		if err != nil {

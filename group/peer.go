@@ -48,7 +48,6 @@ func (p *peer) Read(b []byte) (int, error) {
 	}
 }
 
-// send queues a frame.
 func (p *peer) send(frame []byte) {
 	p.mu.Lock()
 	p.queue = append(p.queue, frame)
@@ -76,7 +75,8 @@ func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	ended(err)
 	p.stop()
 	writer.Wait()
-	if !errors.Is(err, os.ErrDeadlineExceeded) && p.conn.SetReadDeadline(time.Now().Add(p.cfg.Silence)) == nil {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = p.conn.SetReadDeadline(time.Now().Add(p.cfg.Silence))
 		_, _ = io.Copy(io.Discard, p.conn)
 	}
 	_ = p.conn.Close()
@@ -122,13 +122,10 @@ func (p *peer) stop() {
 	})
 }
 
-// why describes the end of the connection.
 func (p *peer) why(err error) string {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Sprintf("nothing was heard of it for %v", p.cfg.Silence)
-	case errors.Is(err, errFrame):
-		return "its control connection has sent bytes that are " + err.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return "its control connection was closed"
 	}

@@ -237,8 +237,7 @@ func TestAHostWithoutAnAddress(t *testing.T) {
 	var said safeBuffer
 	cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	errs := attempts(t, cfg, rank(0), rank(1))
-	allSay(t, errs[:1], "rank 0 listens at "+cfg.Address+", for 3s: ",
-		"no such host; want rank 0's host")
+	allSay(t, errs[:1], "rank 0 listens at "+cfg.Address+", for 3s: ", "no such host; want rank 0's host")
 	allSay(t, errs[1:], "rank 1 of 2 calls rank 0 at "+cfg.Address+", for 3s: ",
 		"no such host; want rank 0 started by then")
 	for _, want := range []string{"rank 0 listens", "rank 1 of 2 calls rank 0", "no such host"} {
@@ -438,8 +437,7 @@ func TestFromEnvironment(t *testing.T) {
 		"torchrun without its agent's store": {torchrun.plus("TORCHELASTIC_USE_AGENT_STORE", "False"),
 			group.Config{Rank: 3, Size: 4, Address: "node7:29500", Restart: 2, Token: "secret"}, true},
 		"IPv6": {torchrun.plus("MASTER_ADDR", "fe80::1%eth0"),
-			group.Config{Rank: 3, Size: 4, Address: "[fe80::1%eth0]:23323", Restart: 2,
-				Token: "secret"}, true},
+			group.Config{Rank: 3, Size: 4, Address: "[fe80::1%eth0]:23323", Restart: 2, Token: "secret"}, true},
 		"one process of torchrun": {torchrun.plus("RANK", "0", "WORLD_SIZE", "1", "LOCAL_RANK", "0",
 			"MASTER_ADDR", ""),
 			group.Config{Size: 1, Restart: 2, Token: "secret"}, false},
@@ -458,8 +456,7 @@ func TestFromEnvironment(t *testing.T) {
 			group.Config{Restart: 1}, false},
 		"one task of Slurm": {variables{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
 			group.Config{Size: 1}, false},
-		"Open MPI": {openMPI, group.Config{Rank: 1, Size: 2, Address: "10.0.0.1:7000"},
-			true},
+		"Open MPI": {openMPI, group.Config{Rank: 1, Size: 2, Address: "10.0.0.1:7000"}, true},
 		"one process of Open MPI": {variables{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
 			group.Config{Size: 1}, false},
 		"an address alone": {variables{"MASTER_ADDR": "node7", "MASTER_PORT": "29500",

@@ -72,7 +72,7 @@ type embed struct {
 }
 
 func newEmbed(tokens, context, width int64, dropout float64) *embed {
-	e := &embed{token: nn.NewEmbedding(tokens, width), drop: nn.NewDropout(dropout)}
+	e := &embed{token: nn.NewEmbedding(tokens, width, nn.EmbeddingConfig{}), drop: nn.NewDropout(dropout)}
 	e.Child("token", e.token)
 	e.position = e.Param("position", nn.Normal(1), context, width)
 	e.Child("drop", e.drop)

@@ -33,7 +33,7 @@ func gpt2(name string, depth, width, heads int) model {
 // balance may cut inside blocks.
 func buildGPT2(o Options, body string) *nn.Sequential {
 	width := int64(o.Width)
-	tokens := nn.NewEmbedding(int64(o.Classes), width)
+	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
 	s := nn.NewSequential().
 		Add("wte", tokens).
 		Add("wpe", newAddParam("weight", int64(o.Context), width))

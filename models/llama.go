@@ -29,7 +29,7 @@ func (d decoder) build() *nn.Sequential {
 			AddResidual("2", nn.NamedLayer{Name: "post_attention_layernorm", Layer: norm()},
 				nn.NamedLayer{Name: "mlp", Layer: nn.NewSwiGLU(width, d.hidden)}))
 	}
-	tokens := nn.NewEmbedding(d.vocab, width)
+	tokens := nn.NewEmbedding(d.vocab, width, nn.EmbeddingConfig{})
 	body := nn.NewSequential().
 		Add("embed_tokens", tokens).
 		Add("layers", blocks).

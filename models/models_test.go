@@ -185,8 +185,7 @@ func TestOptions(t *testing.T) {
 			`resnet32, resnet44, resnet56, resnet18, `},
 		{"unet", models.Options{Heads: 2},
 			"unet: Heads is 2; want it left out; the model has B=6, C=72, classes=1, channels=3, " +
-				"size=192, depth=5, " +
-				"dropout"},
+				"size=192, depth=5, dropout"},
 		{"resnet20", models.Options{NoDropout: true},
 			"resnet20: Dropout is 0; want it left out; the model has classes=10, channels=3, size=32, " +
 				"width=16"},

@@ -33,8 +33,7 @@ func TestRegister(t *testing.T) {
 		"there is a model of that name": own,
 		"without blanks":                {Name: "a b", Input: []int64{3}},
 		"its input is []":               {Name: "no-input"},
-		"its input is [3]": {Name: "channels", Input: []int64{3},
-			Defaults: models.Options{Channels: 3}},
+		"its input is [3]":              {Name: "channels", Input: []int64{3}, Defaults: models.Options{Channels: 3}},
 	} {
 		if err := models.Register(i, build); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", i, err, want)

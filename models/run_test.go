@@ -271,8 +271,7 @@ func TestStepInAPipe(t *testing.T) {
 			}
 			one, whole := step(1)
 			if many, cut := step(5); one == 0 || many != one || !slices.EqualFunc(whole, cut, bytes.Equal) {
-				t.Errorf("gradients or running statistics differ; the loss is %v, and %v in five stages",
-					one, many)
+				t.Errorf("gradients or running statistics differ; the loss is %v, and %v in five stages", one, many)
 			}
 		})
 	}

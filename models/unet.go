@@ -73,7 +73,7 @@ func unet(o Options) (*nn.Sequential, error) {
 		skip, out := newConcat(), base<<i/2
 		skip.Isolate(spaces[i])
 		decoder.Add(strconv.Itoa(decoder.Len()), nn.NewSequential().
-			Add("up", nn.NewUpsample(2)).
+			Add("up", nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}})).
 			Add("skip", skip).
 			Add("decode", stack(base<<(i+1), out, out)))
 	}

@@ -120,11 +120,6 @@ func newClassToken(width, side int64) *classToken {
 func (t *classToken) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	n, width := x.Size(0), x.Size(1)
-	if x.Size(2) != t.side || x.Size(3) != t.side {
-		panic(&torch.Error{Op: "class_token", Args: []string{x.String()}, Device: c.Device(),
-			Message: fmt.Sprintf("expected %d x %d patches; give images of the model's Size, or a model "+
-				"of theirs", t.side, t.side)})
-	}
 	patches := c.Transpose(c.Reshape(x, n, width, t.side*t.side), 1, 2)
 	y := c.Cat([]*torch.Tensor{c.Expand(t.token.Tensor(), n, 1, width), patches}, 1)
 	c.Release(mark, y)

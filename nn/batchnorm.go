@@ -2,7 +2,6 @@ package nn
 
 import (
 	"cmp"
-	"slices"
 
 	"penstock.example/torch"
 )
@@ -20,8 +19,8 @@ type BatchNorm struct {
 	RunningMean, RunningVar *Param // [channels]; nil with NoRunningStats
 	NumBatchesTracked       *Param // int64 scalar: micro-batches seen in training; nil with NoRunningStats
 
-	dims []int // allowed numbers of dimensions of the input
-	o    BatchNormConfig
+	channels int64
+	o        BatchNormConfig
 }
 
 // BatchNormConfig configures a BatchNorm. The zero value is eps 1e-5, momentum 0.1, with weight and
@@ -35,18 +34,12 @@ type BatchNormConfig struct {
 }
 
 // NewBatchNorm1d makes a BatchNorm for input [N, channels] or [N, channels, L].
-func NewBatchNorm1d(channels int64, o BatchNormConfig) *BatchNorm {
-	return newBatchNorm([]int{2, 3}, channels, o)
-}
+func NewBatchNorm1d(channels int64, o BatchNormConfig) *BatchNorm { return NewBatchNorm2d(channels, o) }
 
 // NewBatchNorm2d makes a BatchNorm for input [N, channels, H, W].
 func NewBatchNorm2d(channels int64, o BatchNormConfig) *BatchNorm {
-	return newBatchNorm([]int{4}, channels, o)
-}
-
-func newBatchNorm(dims []int, channels int64, o BatchNormConfig) *BatchNorm {
 	o.Eps, o.Momentum = cmp.Or(o.Eps, 1e-5), cmp.Or(o.Momentum, 0.1)
-	b := &BatchNorm{dims: dims, o: o}
+	b := &BatchNorm{channels: channels, o: o}
 	b.Weight, b.Bias = b.affine(o.NoAffine, channels)
 	if !o.NoRunningStats {
 		b.RunningMean = b.Buffer("running_mean", torch.Float32, Zeros, channels)
@@ -58,7 +51,10 @@ func newBatchNorm(dims []int, channels int64, o BatchNormConfig) *BatchNorm {
 
 func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	byBatch := c.Training || b.o.NoRunningStats
-	b.check(c, x, byBatch)
+	if n := b.channels; byBatch && n > 0 && x.Numel() == n { // the variance of one value would be NaN
+		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
+			"by the batch; use larger micro-batches")
+	}
 	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
 	switch {
 	case !c.Training || b.o.NoRunningStats:
@@ -72,18 +68,4 @@ func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	}
 	return c.Op("aten::batch_norm", x, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, byBatch,
 		b.o.Momentum, b.o.Eps, true)
-}
-
-// check refuses inputs that PyTorch refuses and libtorch accepts. The variance of one value per
-// channel is NaN, and so would the running variance be.
-func (b *BatchNorm) check(c *Ctx, x *torch.Tensor, byBatch bool) {
-	shape := x.Shape()
-	switch {
-	case !slices.Contains(b.dims, len(shape)):
-		c.refuseInput("aten::batch_norm", x, "expected an input with a number of dimensions among %v, got %d",
-			b.dims, len(shape))
-	case byBatch && shape[1] > 0 && x.Numel() == shape[1]:
-		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
-			"by the batch; use larger micro-batches")
-	}
 }

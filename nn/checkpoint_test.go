@@ -177,10 +177,10 @@ var checkpointedModels = []struct {
 		})))
 	}, leaves([]int64{6, 4}), 5},
 	{"integers in", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(chain(nn.NewEmbedding(7, 4), nn.NewTanh())))
+		return nn.NewSequential(wrap(chain(nn.NewEmbedding(7, 4, nn.EmbeddingConfig{}), nn.NewTanh())))
 	}, func(c *torch.Ctx) list { return list{torch.From(c, []int64{3, 0, 6, 3})} }, 1},
 	{"integers beside what has a gradient", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(fork()), wrap(join(nn.NewEmbedding(4, 4))))
+		return nn.NewSequential(wrap(fork()), wrap(join(nn.NewEmbedding(4, 4, nn.EmbeddingConfig{}))))
 	}, leaves([]int64{6, 4}), 4},
 	{"an input without a gradient, and parameters", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(wrap(chain(nn.NewLinear(4, 4), nn.NewTanh())))
@@ -202,8 +202,7 @@ var checkpointedModels = []struct {
 	{"part of a layer's forward", func(wrap wrapper) *nn.Sequential {
 		linear := nn.NewLinear(4, 4)
 		f := func(c *nn.Ctx, xs list) list {
-			return list{nil, c.Dropout(c.Run(xs[0], linear), 0.3),
-				c.Op("aten::tanh", xs[2])}
+			return list{nil, c.Dropout(c.Run(xs[0], linear), 0.3), c.Op("aten::tanh", xs[2])}
 		}
 		return nn.NewSequential(declaring("", "", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			in := list{x, nil, x}
@@ -302,8 +301,7 @@ func TestFailuresInCheckpoints(t *testing.T) {
 		"an error":      {func(*nn.Ctx) { panic(plain) }, func(p any) bool { return p == any(plain) }},
 		"a torch.Error": {func(*nn.Ctx) { panic(refused) }, func(p any) bool { return p == any(refused) }},
 		"an operator": {func(c *nn.Ctx) {
-			c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2,
-				3))
+			c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3))
 		}, func(p any) bool { return strings.Contains(fmt.Sprint(p), "aten::mm(float32[2,3]") }},
 		"out of memory": {func(c *nn.Ctx) {
 			c.Device().SetLimit(c.Device().Memory().Live + 64)
@@ -368,8 +366,7 @@ func TestCheckpointedInputsMustStayAsTheyAre(t *testing.T) {
 	overwriting := doing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.ReLU_(x) })
 	x := c.Ones(torch.Float32, 2).SetRequiresGrad(true)
 	err := torch.Try(func() {
-		nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c,
-			nn.Config{}), x)
+		nn.NewSequential(double, nn.Checkpointed(overwriting)).Forward(nn.NewCtx(c, nn.Config{}), x)
 	})
 	if err == nil || !strings.Contains(err.Error(), "overwrote input 0, which it needs again in backward") {
 		t.Errorf("in it: %v", err)
@@ -419,7 +416,9 @@ func TestCheckpointedHoldsItsInputs(t *testing.T) {
 		{"each Tanh keeps its output", stacked, bare, 12 * activation},
 		{"two wrappers: two outputs, of which one is an input", stacked, nn.Checkpointed, 2 * activation},
 		{"nested: nothing in them is kept", stacked, twice, 2 * activation},
-		{"all in one", func(wrap wrapper) *nn.Sequential { return nn.NewSequential(wrap(chain(wrap(tanhs(6)), tanhs(6)))) }, nn.Checkpointed, activation},
+		{"all in one", func(wrap wrapper) *nn.Sequential {
+			return nn.NewSequential(wrap(chain(wrap(tanhs(6)), tanhs(6))))
+		}, nn.Checkpointed, activation},
 		{"the ReLU's output and those of four Tanh", overwriting, bare, 5 * activation},
 		{"the copy for a layer that works in place is not kept", overwriting, nn.Checkpointed,
 			2 * activation},
@@ -502,8 +501,7 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 			}
 			if ctx.Checkpointing != cfg.Checkpointing || ctx.Recomputing != cfg.Recomputing ||
 				ctx.Path() != "" {
-				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing,
-					ctx.Path())
+				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing, ctx.Path())
 			}
 			if y.RequiresGrad() {
 				c.Backward(list{y}, list{c.Op("aten::ones_like", y)}, false)
@@ -527,8 +525,7 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 	within := func(l *lambda) *lambda {
 		f := l.f
 		l.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Checkpoint(func(c *nn.Ctx,
-				xs []*torch.Tensor) []*torch.Tensor {
+			return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				return []*torch.Tensor{f(c, xs[0])}
 			}, x)[0]
 		}
@@ -537,8 +534,7 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 	for want, model := range map[string]*nn.Sequential{
 		`skip "a" is not a skip of the model that is running`: nn.NewSequential(within(stashing("a")),
 			popping("a")),
-		`skip "a" has not been stashed`: nn.NewSequential(stashing("a"),
-			within(popping("a"))),
+		`skip "a" has not been stashed`: nn.NewSequential(stashing("a"), within(popping("a"))),
 	} {
 		for _, grad := range []bool{true, false} {
 			c.SetGrad(grad)

@@ -73,7 +73,7 @@ func typeOf(m Module) string {
 	case *operation:
 		return "*nn." + w.kind
 	case *conv:
-		return "*nn.Conv2d"
+		return "*nn." + w.kind
 	case *norm:
 		return "*nn." + w.kind
 	case *lossLayer:

@@ -10,25 +10,67 @@ type conv struct {
 	Base
 	Weight *Param
 	Bias   *Param // [out]; nil without
-	args   []any  // after input, weight and bias
+
+	kind, operator string
+	args           []any // after input, weight and bias
 }
 
 // ConvConfig configures a convolution over images. The zero value has a bias.
 type ConvConfig struct {
 	Stride   Pair  // zero is 1x1
-	Padding  Pair  // zeros added on each side
+	Padding  Pair  // zeros added on each side; of a ConvTranspose2d pixels removed on each side
 	Dilation Pair  // zero is 1x1
 	Groups   int64 // of channels; each output group reads one input group; 0 is 1
 	NoBias   bool
+	// OutputPadding adds pixels at the bottom and on the right of a ConvTranspose2d's output, fewer
+	// than the stride or the dilation. It picks one of the image sizes that a Conv2d with this
+	// stride turns into the same size.
+	OutputPadding Pair
 }
 
 // NewConv2d makes a cross-correlation over images: [N, in, H, W] to [N, out, H', W'], H' = (H + 2
 // padding - dilation (kernel - 1) - 1) / stride + 1, rounded down. Its weight is [out, in/groups,
 // height, width]. Weight and bias start uniform within 1/sqrt(in/groups * height * width).
 func NewConv2d(in, out int64, kernel Pair, o ConvConfig) Layer {
-	stride, dilation, groups := cmp.Or(o.Stride, Square(1)), cmp.Or(o.Dilation, Square(1)), cmp.Or(o.Groups, 1)
-	l := &conv{args: []any{stride[:], o.Padding[:], dilation[:], groups}}
+	stride, dilation, groups := o.defaults()
+	l := &conv{kind: "Conv2d", operator: ownConv2d, args: []any{stride[:], o.Padding[:], dilation[:], groups}}
 	l.Weight, l.Bias = l.weightAndBias(o.NoBias, out, out, in/groups, kernel[0], kernel[1])
+	return l
+}
+
+// ownConv2d computes the bits of aten::conv2d. For few output positions it multiplies matrices, and
+// its backward adds to the gradient of the weight in place.
+const ownConv2d = "penstock::conv2d"
+
+func (o ConvConfig) defaults() (stride, dilation Pair, groups int64) {
+	return cmp.Or(o.Stride, Square(1)), cmp.Or(o.Dilation, Square(1)), cmp.Or(o.Groups, 1)
+}
+
+// NewConvTranspose2d makes the transpose of Conv2d, which makes images larger: [N, in, H, W] to [N,
+// out, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) + output padding + 1
+// (Zeiler et al. 2010, "Deconvolutional Networks"). Its weight is [in, out/groups, height, width].
+// Weight and bias start uniform within 1/sqrt(out/groups * height * width), as PyTorch's do.
+func NewConvTranspose2d(in, out int64, kernel Pair, o ConvConfig) Layer {
+	stride, dilation, groups := o.defaults()
+	l := &conv{kind: "ConvTranspose2d", operator: "aten::conv_transpose2d.input",
+		args: []any{stride[:], o.Padding[:], o.OutputPadding[:], groups, dilation[:]}}
+	l.Weight, l.Bias = l.weightAndBias(o.NoBias, out, in, out/groups, kernel[0], kernel[1])
+	return l
+}
+
+// Conv1dConfig configures a Conv1d, as ConvConfig a Conv2d.
+type Conv1dConfig struct {
+	Stride, Padding, Dilation, Groups int64
+	NoBias                            bool
+}
+
+// NewConv1d makes a cross-correlation over sequences: [N, in, L] to [N, out, L'], with L' as H' of
+// NewConv2d. Its weight is [out, in/groups, kernel].
+func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
+	groups := cmp.Or(o.Groups, 1)
+	l := &conv{kind: "Conv1d", operator: "aten::conv1d",
+		args: []any{cmp.Or(o.Stride, 1), o.Padding, cmp.Or(o.Dilation, 1), groups}}
+	l.Weight, l.Bias = l.weightAndBias(o.NoBias, out, out, in/groups, kernel)
 	return l
 }
 
@@ -46,11 +88,9 @@ func (b *Base) weightAndBias(noBias bool, out int64, shape ...int64) (weight, bi
 	return weight, bias
 }
 
-// Forward computes the bits of aten::conv2d. For few output positions penstock::conv2d multiplies
-// matrices, and its backward adds to the gradient of the weight in place.
 func (l *conv) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	operator := "penstock::conv2d"
-	if l.Weight.Shared() { // as in Linear
+	operator := l.operator
+	if operator == ownConv2d && l.Weight.Shared() { // as in Linear
 		operator = "aten::conv2d"
 	}
 	return c.Op(operator, append([]any{x, l.Weight.Tensor(), l.Bias.Tensor()}, l.args...)...)

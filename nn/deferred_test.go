@@ -64,8 +64,7 @@ func near(got []float32, want []float64) bool { return nearSums(got, want, 0) }
 // nearSums is near for sums of values of about the given size. If the values cancel, a sum has the
 // rounding errors of the values.
 func nearSums(got []float32, want []float64, size float64) bool {
-	return slices.EqualFunc(got, want, func(g float32,
-		w float64) bool {
+	return slices.EqualFunc(got, want, func(g float32, w float64) bool {
 		return math.Abs(float64(g)-w) <= 1e-6*math.Abs(w)+1e-7*size
 	})
 }
@@ -138,8 +137,7 @@ func TestDeferredMovesOnceAndOnlyInTraining(t *testing.T) {
 			if row.moves {
 				want = running(plain)
 			}
-			if got := running(b); !slices.EqualFunc(got, want, func(a,
-				b float32) bool {
+			if got := running(b); !slices.EqualFunc(got, want, func(a, b float32) bool {
 				return math.Abs(float64(a-b)) <= 1e-6*math.Abs(float64(b))
 			}) {
 				t.Errorf("got %v, want %v", got, want)

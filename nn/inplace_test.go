@@ -54,8 +54,7 @@ func TestInPlaceAfterALayerThatNeedsItsOutput(t *testing.T) {
 					x := c.Randn(5, 4)
 					y := model.Forward(nn.NewCtx(c, nn.Config{Training: true}), x)
 					if err := torch.Try(func() {
-						c.Backward([]*torch.Tensor{c.Mean(y)},
-							[]*torch.Tensor{nil}, false)
+						c.Backward([]*torch.Tensor{c.Mean(y)}, []*torch.Tensor{nil}, false)
 					}); err != nil {
 						return err.Error()
 					}

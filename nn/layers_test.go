@@ -99,11 +99,14 @@ func TestLayersRefuseInputsOfOtherSizes(t *testing.T) {
 			nn.NewRMSNorm([]int64{3, 4}, nn.NormConfig{NoAffine: true}).Forward(n, ones(2, 4))
 		}},
 		{"output and target must have one shape", func() { nn.L1().Forward(n, ones(2, 1), ones(2)) }},
+		{"output and target must have one shape", func() { nn.Huber(1).Forward(n, ones(2, 1), ones(2)) }},
 		{"the mean over no rows is no number", func() { nn.L1().Forward(n, ones(0, 1), ones(0, 1)) }},
+		{"the mean over no rows is no number", func() { nn.Huber(1).Forward(n, ones(0, 1), ones(0, 1)) }},
 		{"the mean over no rows is no number", func() { nn.NLL().Forward(n, ones(0, 3), classes(0)) }},
 		{"Target 3 is out of bounds", func() { nn.NLL().Forward(n, ones(1, 3), c.AddInt_(classes(1), 3)) }},
-		{"penstock::conv2d", func() {
-			run(c, n, nn.NewConv2d(2, 3, nn.Square(2), nn.ConvConfig{}), ones(1, 4, 8, 8))
+		{"aten::conv1d", func() { run(c, n, nn.NewConv1d(2, 3, 3, nn.Conv1dConfig{}), ones(1, 4, 8)) }},
+		{"aten::conv_transpose2d", func() {
+			run(c, n, nn.NewConvTranspose2d(2, 3, nn.Square(2), nn.ConvConfig{}), ones(1, 4, 8, 8))
 		}},
 	} {
 		if losesTheGPU(c, row.want) {
@@ -266,8 +269,8 @@ type initCase struct {
 func TestInitialisationsAreThoseOfPyTorch(t *testing.T) {
 	var list []initCase
 	readJSON(t, "init.json", &list)
-	if len(list) != 13 {
-		t.Errorf("%d cases, want 13", len(list))
+	if len(list) != 17 {
+		t.Errorf("%d cases, want 17", len(list))
 	}
 	for _, k := range list {
 		t.Run(k.Name, func(t *testing.T) {
@@ -328,13 +331,27 @@ func statistics(values []float32) (mean, std, low, high float64) {
 	return mean, math.Sqrt(std), low, high
 }
 
+// PyTorch initialises the padding row of an embedding to zeros.
+func TestPaddingRowStartsAsZeros(t *testing.T) {
+	c := torchtest.New(t, torch.Options{})
+	l := nn.NewEmbedding(4, 3, nn.EmbeddingConfig{PaddingIdx: new(int64(2))})
+	nn.Materialise(c, nn.State(l), 1)
+	defer nn.Free(l)
+	for i, v := range torch.Values[float32](l.Weight.Tensor()) {
+		if (v == 0) != (i/3 == 2) {
+			t.Errorf("row %d holds %v", i/3, v)
+		}
+	}
+}
+
 // What layers and losses compute on CUDA is what PyTorch computes.
 func TestParityAsOnCUDA(t *testing.T) {
 	defer nn.AsOnCUDA()()
 	var list []parityCase
 	readJSON(t, "cases.json", &list)
 	for _, p := range list {
-		if !slices.Contains([]string{"CrossEntropyLoss", "NLLLoss", "AdaptiveAvgPool2d"}, p.Layer) {
+		if !slices.Contains([]string{"CrossEntropyLoss", "NLLLoss", "AdaptiveAvgPool2d", "Upsample"},
+			p.Layer) {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {

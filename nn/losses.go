@@ -24,10 +24,11 @@ type operatorLoss struct {
 	LossConfig
 	operator string
 	classes  bool // targets are classes
+	args     []any
 }
 
-func newLoss(operator string, classes bool, o []LossConfig) Loss {
-	l := &operatorLoss{operator: operator, classes: classes}
+func newLoss(operator string, classes bool, o []LossConfig, args ...any) Loss {
+	l := &operatorLoss{operator: operator, classes: classes, args: args}
 	if len(o) > 0 {
 		l.LossConfig = o[0]
 	}
@@ -43,13 +44,18 @@ func CrossEntropy(o ...LossConfig) Loss { return newLoss("aten::cross_entropy_lo
 // NLL is CrossEntropy of log-probabilities, such as LogSoftmax(1) gives, without LabelSmoothing.
 func NLL(o ...LossConfig) Loss { return newLoss("aten::nll_loss_nd", true, o) }
 
-// MSE is the mean of (output - target)^2 over all elements. MSE, L1 and BCEWithLogits need
+// MSE is the mean of (output - target)^2 over all elements. MSE, L1, Huber and BCEWithLogits need
 // an output and a target of one shape: [N, 1] against [N], which libtorch would broadcast, is
 // refused.
 func MSE(o ...LossConfig) Loss { return newLoss("aten::mse_loss", false, o) }
 
 // L1 is the mean of |output - target| over all elements.
 func L1(o ...LossConfig) Loss { return newLoss("aten::l1_loss", false, o) }
+
+// Huber is the mean over all elements of d^2 / 2 where d = |output - target| is at most delta, and
+// delta (d - delta / 2) elsewhere (Huber 1964, "Robust Estimation of a Location Parameter").
+// PyTorch's default for delta is 1.
+func Huber(delta float64, o ...LossConfig) Loss { return newLoss("aten::huber_loss", false, o, delta) }
 
 // BCEWithLogits is the mean over all elements of the binary cross-entropy of sigmoid(output) and a
 // target from 0 to 1, computed without overflow.
@@ -112,7 +118,7 @@ func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tens
 	default:
 		args = append(args, l.Reduction())
 	}
-	loss := c.Op(l.operator, args...)
+	loss := c.Op(l.operator, append(args, l.args...)...)
 	c.Release(mark, loss)
 	return loss
 }

@@ -138,8 +138,7 @@ type pair struct {
 }
 
 func newPair(a, b nn.Layer, declare bool) *pair {
-	p := &pair{a: a, b: b, run: func(c *nn.Ctx, x *torch.Tensor,
-		l nn.Layer) *torch.Tensor {
+	p := &pair{a: a, b: b, run: func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor {
 		return c.Run(x, l)
 	}}
 	if declare {
@@ -178,8 +177,7 @@ func TestModulesRunOnlyTheirChildren(t *testing.T) {
 	}
 	checkpoint := undeclared()
 	checkpoint.run = func(c *nn.Ctx, x *torch.Tensor, l nn.Layer) *torch.Tensor {
-		return c.Checkpoint(func(c *nn.Ctx,
-			xs []*torch.Tensor) []*torch.Tensor {
+		return c.Checkpoint(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Run(xs[0], l)}
 		}, x)[0]
 	}
@@ -255,7 +253,7 @@ func TestModelsOutsideOfModules(t *testing.T) {
 
 // tiedHead is a language model whose head is its embedding.
 func tiedHead(words, dim int64, bias bool) *nn.Sequential {
-	embedding := nn.NewEmbedding(words, dim)
+	embedding := nn.NewEmbedding(words, dim, nn.EmbeddingConfig{})
 	return nn.NewSequential().Add("embedding", embedding).Add("body", nn.NewLinear(dim, dim)).Add("tanh",
 		nn.NewTanh()).Add("head", nn.NewLinearShared(embedding.Weight, bias))
 }
@@ -541,7 +539,7 @@ func (l *pairOf) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 
 // The text is read by people: layers as a balance counts them, with what is known without an input.
 func TestPrintedModelIsASummary(t *testing.T) {
-	embedding := nn.NewEmbedding(10, 8)
+	embedding := nn.NewEmbedding(10, 8, nn.EmbeddingConfig{})
 	norm := nn.NewBatchNorm1d(8, nn.BatchNormConfig{})
 	frozen := nn.NewLinearNoBias(8, 8)
 	frozen.Weight.SetTrainable(false)

@@ -27,7 +27,7 @@ const (
 )
 
 // cases is how many cases.json has; a file cut short must not pass.
-const cases = 177
+const cases = 197
 
 type parityCase struct {
 	Name, Layer, File string
@@ -230,6 +230,7 @@ type (
 		In                        int64   `json:"in_channels"`
 		Out                       int64   `json:"out_channels"`
 		Kernel                    nn.Pair `json:"kernel_size"`
+		OutputPadding             nn.Pair `json:"output_padding"`
 		Stride, Padding, Dilation nn.Pair
 		Groups                    int64
 		Bias                      bool
@@ -260,7 +261,7 @@ type (
 
 func (a images) config() nn.ConvConfig {
 	return nn.ConvConfig{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups,
-		NoBias: !a.Bias}
+		NoBias: !a.Bias, OutputPadding: a.OutputPadding}
 }
 
 func (a windows) config() nn.PoolConfig {
@@ -285,6 +286,19 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		return nn.NewLinearNoBias(a.In, a.Out)
 	}),
 	"Conv2d": of(func(a images) nn.Layer { return nn.NewConv2d(a.In, a.Out, a.Kernel, a.config()) }),
+	"ConvTranspose2d": of(func(a images) nn.Layer {
+		return nn.NewConvTranspose2d(a.In, a.Out, a.Kernel, a.config())
+	}),
+	"Conv1d": of(func(a struct {
+		In                                int64 `json:"in_channels"`
+		Out                               int64 `json:"out_channels"`
+		Kernel                            int64 `json:"kernel_size"`
+		Stride, Padding, Dilation, Groups int64
+		Bias                              bool
+	}) nn.Layer {
+		return nn.NewConv1d(a.In, a.Out, a.Kernel, nn.Conv1dConfig{Stride: a.Stride, Padding: a.Padding,
+			Dilation: a.Dilation, Groups: a.Groups, NoBias: !a.Bias})
+	}),
 	"GroupNorm": of(func(a struct {
 		Groups   int64 `json:"num_groups"`
 		Channels int64 `json:"num_channels"`
@@ -309,11 +323,11 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		return nn.NewBatchNorm2d(batchNormArgs(t, args))
 	},
 	"Embedding": of(func(a struct {
-		N       int64 `json:"num_embeddings"`
-		Dim     int64 `json:"embedding_dim"`
-		Padding any   `json:"padding_idx"`
+		N       int64  `json:"num_embeddings"`
+		Dim     int64  `json:"embedding_dim"`
+		Padding *int64 `json:"padding_idx"`
 	}) nn.Layer {
-		return nn.NewEmbedding(a.N, a.Dim)
+		return nn.NewEmbedding(a.N, a.Dim, nn.EmbeddingConfig{PaddingIdx: a.Padding})
 	}),
 	"ReLU": of(func(a struct{ InPlace bool }) nn.Layer {
 		if a.InPlace {
@@ -353,11 +367,13 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 		return nn.NewFlatten(a.Start, a.End)
 	}),
 	"Upsample": of(func(a struct {
-		Scale      [2]float64 `json:"scale_factor"`
-		Size, Mode any
-		Corners    any `json:"align_corners"`
+		Size  nn.Pair
+		Scale [2]float64 `json:"scale_factor"`
+		Mode  string
+		Align bool `json:"align_corners"`
 	}) nn.Layer {
-		return nn.NewUpsample(a.Scale[0])
+		return nn.NewUpsample(nn.UpsampleConfig{Size: a.Size, Scale: a.Scale,
+			Bilinear: a.Mode == "bilinear", AlignCorners: a.Align})
 	}),
 	"Dropout":   of(func(a dropped) nn.Layer { return nn.NewDropout(a.P) }),
 	"Dropout2d": of(func(a dropped) nn.Layer { return nn.NewDropout2d(a.P) }),
@@ -427,9 +443,10 @@ func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
 		Ignore    *int64  `json:"ignore_index"`
 		Weight    bool
 		PosWeight bool `json:"pos_weight"`
+		Delta     float64
 	}
 	switch p.Layer {
-	case "CrossEntropyLoss", "MSELoss", "L1Loss", "NLLLoss", "BCEWithLogitsLoss":
+	case "CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "NLLLoss", "BCEWithLogitsLoss":
 		decodeStrictly(t, string(p.Args), &a)
 	}
 	o := nn.LossConfig{Sum: a.Reduction == "sum", LabelSmoothing: a.Smoothing, IgnoreIndex: a.Ignore,
@@ -441,6 +458,8 @@ func buildLoss(t *testing.T, p parityCase, f *fixture) nn.Loss {
 		return nn.MSE(o)
 	case "L1Loss":
 		return nn.L1(o)
+	case "HuberLoss":
+		return nn.Huber(a.Delta, o)
 	case "NLLLoss":
 		return nn.NLL(o)
 	case "BCEWithLogitsLoss":

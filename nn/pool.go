@@ -46,28 +46,18 @@ type adaptiveAvgPool2d struct {
 // [N, C, size].
 func NewAdaptiveAvgPool2d(size Pair) Layer { return &adaptiveAvgPool2d{size: size} }
 
-// Forward is aten::adaptive_avg_pool2d, and on CUDA two products unless the size is 1x1: a matrix
-// times each image times a matrix. Pooling the identity along one dimension gives the matrix.
+// Forward is aten::adaptive_avg_pool2d, and on CUDA two products of matrices unless the size is
+// 1x1.
 func (l *adaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	const pool = "aten::adaptive_avg_pool2d"
-	if !unordered(c) || l.size == Square(1) || len(x.Shape()) != 4 {
-		return c.Op(pool, x, l.size[:])
+	pool := func(x *torch.Tensor, size []int64) *torch.Tensor {
+		return c.Op("aten::adaptive_avg_pool2d", x, size)
 	}
-	defer c.SetAutocast(c.SetAutocast(torch.AutocastOff))
-	mark, dtype := c.Mark(), x.DType()
-	if dtype.Size() == 2 { // too few digits for the matrices
-		x = c.To(x, torch.Float32)
+	if unordered(c) && l.size != Square(1) && len(x.Shape()) == 4 {
+		return resize(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
+			size := []int64{image.Size(2), image.Size(3)}
+			size[dim] = l.size[dim]
+			return pool(image, size)
+		})
 	}
-	matrix := func(dim int) *torch.Tensor {
-		n := x.Size(2 + dim)
-		size := []int64{n, n}
-		size[dim] = l.size[dim]
-		return c.Op(pool, c.Reshape(c.Op("aten::eye", n, x.DType(), nil, c.Device()), 1, 1, n, n), size)
-	}
-	y := c.Matmul(c.Matmul(matrix(0), x), matrix(1))
-	if y.DType() != dtype {
-		y = c.To(y, dtype)
-	}
-	c.Release(mark, y)
-	return y
+	return pool(x, l.size[:])
 }

@@ -29,7 +29,6 @@ func VerifySkips(model *Sequential) error {
 // order of declaration. It returns VerifySkips' error.
 func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
 	v := verifier{stash: map[SkipKey]*declaration{}}
-	v.containers("", s)
 	for i, l := range s.Layers() {
 		v.visit(i, l.Name, l.node())
 	}
@@ -82,19 +81,6 @@ type verifier struct {
 
 func (v *verifier) report(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
-}
-
-// containers refuses skips that are declared by Sequentials which Layers flattens: nothing would
-// stash or pop them.
-func (v *verifier) containers(path string, s *Sequential) {
-	if len(s.stashes)+len(s.pops) > 0 {
-		v.report("%q is a Sequential and declares skips; declare them on one of its layers", path)
-	}
-	for _, l := range s.layers {
-		if nested, ok := l.(*Sequential); ok {
-			v.containers(join(path, nested.name), nested)
-		}
-	}
 }
 
 func (v *verifier) visit(layer int, path string, b *Base) {

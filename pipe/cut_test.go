@@ -42,8 +42,7 @@ func TestGradientsCrossACutWithTheirLayout(t *testing.T) {
 			return nn.NewSequential(append(head(), transpose, nn.NewFlatten(1, -1), nn.NewLinear(72, 3))...)
 		},
 		"sum": func() *nn.Sequential {
-			sum := layer(func(c *nn.Ctx,
-				x *torch.Tensor) *torch.Tensor {
+			sum := layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				return c.Op("aten::sum.dim_IntList", x, []int64{2, 3}, false)
 			})
 			return nn.NewSequential(append(head(), sum, nn.NewLinear(2, 3))...)
@@ -98,8 +97,7 @@ func TestLayerMayReturnAParameter(t *testing.T) {
 	l.w = l.Param("w", nn.Ones, 2, 3)
 	model := nn.NewSequential(nn.NewTanh(), l, nn.NewLinear(3, 3))
 	p := started(t, model, pipe.Config{Balance: []int{2, 1}})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	for range 2 {
 		if _, err := p.Step(context.Background(),
 			pipe.Batch{Input: pipe.Rows(normal(2, 3)(c, 0)),
@@ -120,8 +118,7 @@ func TestCloseWaitsForRuns(t *testing.T) {
 		return x
 	}))
 	p := must.Get(pipe.New(model, pipe.Config{}))(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x := normal(2, 3)(c, 0)
 	done := make(chan error)
 	go func() {
@@ -159,8 +156,7 @@ func sensitive(k int) nn.Layer {
 		func() nn.Layer { return nn.NewLinear(6, 6) },
 		func() nn.Layer { return nn.NewConv2d(2, 2, nn.Square(3), nn.ConvConfig{Padding: nn.Square(1)}) },
 		func() nn.Layer {
-			return nn.NewAvgPool2d(nn.Square(3),
-				nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
+			return nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)})
 		},
 	}[k]()
 }

@@ -31,8 +31,7 @@ func TestDevice(t *testing.T) {
 		{"Dropout", tryDropout}, {"Events", tryEvents}, {"Pipe", tryPipe},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			part.try(t,
-				torchtest.New(t, torch.Options{Device: d, Seed: 1}))
+			part.try(t, torchtest.New(t, torch.Options{Device: d, Seed: 1}))
 		})
 	}
 	t.Logf("%v: %+v", d, d.Memory())

@@ -45,8 +45,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 		wants []string
 		is    error
 	}{
-		{"shapes that do not fit", func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		{"shapes that do not fit", func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Op("aten::mm", x, x)
 		},
 			[]string{"aten::mm(float32[", "shapes cannot be multiplied"}, nil},
@@ -65,12 +64,10 @@ func TestFailureAtEveryPoint(t *testing.T) {
 						torchtest.Check(t)
 						s := &saboteur{how: way.how}
 						model := sabotaged(s)
-						p := started(t, model,
-							pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
+						p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 						c := torch.NewCtx(torch.Options{})
 						defer c.Close()
-						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)),
-							Target: pipe.Rows(classes(7, 3)(c, 0))}
+						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
 						loss := nn.CrossEntropy()
 						step := func() (pipe.Result, error) {
 							nn.ZeroGrads(model)
@@ -98,15 +95,13 @@ func TestFailureAtEveryPoint(t *testing.T) {
 								e.Layer, e.Direction)
 						}
 						for _, want := range append(way.wants,
-							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch,
-								direction)) {
+							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
 							if !strings.Contains(err.Error(), want) {
 								t.Errorf("%q is not in: %v", want, err)
 							}
 						}
 						var panicked *pipe.PanicError
-						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name,
-							"panic") || found &&
+						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name, "panic") || found &&
 							!strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
 							t.Errorf("the stack of the panic is not in %+v", panicked)
 						}
@@ -120,8 +115,7 @@ func TestFailureAtEveryPoint(t *testing.T) {
 						s.when = nil
 						after, err := step()
 						if err != nil || after.Loss != before.Loss {
-							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err,
-								before.Loss)
+							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err, before.Loss)
 						}
 					})
 			}
@@ -144,8 +138,7 @@ func TestFailureInBackwardNamesTheLayer(t *testing.T) {
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 64), nn.NewTanh(),
 		nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
 	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Checkpoint: pipe.Never})
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: torch.CPU(2)})
 	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0))}
 	seen := map[string]bool{}
 	for extra := int64(0); extra < 40000; extra += 64 {
@@ -239,8 +232,7 @@ func TestPanicsOnStages(t *testing.T) {
 			if !done[0] || done[1] || !done[2] {
 				t.Errorf("stages done: %v, want all but 1", done)
 			}
-			if err := p.OnStages(context.Background(),
-				func(int, *torch.Ctx) error { return nil }); err != nil {
+			if err := p.OnStages(context.Background(), func(int, *torch.Ctx) error { return nil }); err != nil {
 				t.Errorf("the workers are of no use any more: %v", err)
 			}
 		})
@@ -260,8 +252,7 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 	model := nn.NewSequential(&saboteur{when: note, how: stop}, &saboteur{when: note, how: stop},
 		&saboteur{when: note, how: stop})
 	p := started(t, model, pipe.Config{Balance: []int{1, 1, 1}, Chunks: 4, Devices: make([]torch.Device, 3)})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	if _, err := eval(p, context.Background(), normal(4, 2)(c, 0)); err == nil {
 		t.Fatal("no failure")
 	}

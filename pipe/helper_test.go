@@ -212,8 +212,7 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
 				loss += float64(torch.Item[float32](l)) * weight
 				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l),
-					weight)}, false)
+				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l), weight)}, false)
 				row, microBatch = row+n, microBatch+1
 			}
 			if q.deferred {
@@ -297,12 +296,10 @@ func (q problem) pipedAs(t test, cfg pipe.Config) record {
 		if step == q.steps-1 {
 			r = snapshot(model, losses, gradient)
 		}
-		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+		must.Do(t, p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
 			descend(c, p.Stages()[stage].Params())
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		c.Close()
 	}
 	after := snapshot(model, losses, func(nn.NamedParam) []byte { return nil })
@@ -402,6 +399,40 @@ func randomAutocast(t *rapid.T) torch.Autocast {
 		return torch.AutocastBFloat16
 	}
 	return torch.AutocastOff
+}
+
+// linear is a Linear with its ReLU, as small as a layer gets.
+type linear struct {
+	nn.Base
+	weight, bias *nn.Param
+}
+
+func newLinear(in, out int64) *linear {
+	l := &linear{}
+	l.weight = l.Param("weight", nn.FanIn(in), out, in)
+	l.bias = l.Param("bias", nn.FanIn(in), out)
+	return l
+}
+
+func (l *linear) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+	y := c.Linear(x, l.weight.Tensor(), l.bias.Tensor())
+	z := c.Op("penstock::relu", y)
+	y.Free()
+	return z
+}
+
+type squares struct{}
+
+func (squares) Forward(c *nn.Ctx, y, t *torch.Tensor) *torch.Tensor {
+	return c.Op("aten::mse_loss", y, t, torch.ReduceMean)
+}
+func (squares) Reduction() torch.Reduction { return torch.ReduceMean }
+
+// newCtx returns a context that is closed when the test ends.
+func newCtx(t testing.TB, o torch.Options) *torch.Ctx {
+	c := torch.NewCtx(o)
+	t.Cleanup(c.Close)
+	return c
 }
 
 // selfAttention makes multi-head self-attention: [N, T, dim] to the same.

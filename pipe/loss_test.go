@@ -140,8 +140,7 @@ func TestLossOfTheWholeBatch(t *testing.T) {
 						}
 						for i, v := range got {
 							if !(math.Abs(v-row.want[i]) < 1e-6) {
-								t.Fatalf("%s, %d chunks, %v, %+v: got %v, want %v", name, chunks, policy, split, got,
-									row.want)
+								t.Fatalf("%s, %d chunks, %v, %+v: got %v, want %v", name, chunks, policy, split, got, row.want)
 							}
 						}
 					}

@@ -49,8 +49,7 @@ func TestLimitIsEnforced(t *testing.T) {
 	d := torchtest.Device(5)
 	model := nn.NewSequential(tanh{newLinear(8, 32)}, tanh{newLinear(32, 32)}, tanh{newLinear(32, 4)})
 	p := started(t, model, pipe.Config{Chunks: 2, Checkpoint: pipe.Never, Devices: []torch.Device{d}})
-	c := torch.NewCtx(torch.Options{Device: aside})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: aside})
 	q := problem{input: normal(16, 8), target: later(1, normal(16, 4))}
 	b := q.batch(c, p.Stages(), 0)
 	step := func() error {
@@ -267,8 +266,7 @@ func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budge
 		for step, peaks := range got.peaks {
 			for at, peak := range peaks {
 				if plan := got.plans[at].Peak; peak > budget[at] || plan > budget[at] || peak > plan {
-					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step,
-						peak, plan)
+					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step, peak, plan)
 				}
 			}
 		}
@@ -285,12 +283,10 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 			torchtest.Check(t)
 			last := torch.CPU(len(balance) - 1)
 			run := func(budget []int64) (plans []plan.DevicePlan, peaks []int64, err error) {
-				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20),
-					nn.NewTanh(),
+				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(),
 					nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
 				p, err := pipe.New(model,
-					pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal,
-						Seed: 1, Budget: budget})
+					pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -347,8 +343,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				for at, peak := range peaks {
 					if peak > plans[at].Peak || plans[at].Peak > budget[at] {
-						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak,
-							plans[at].Peak)
+						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak, plans[at].Peak)
 					}
 				}
 			}
@@ -529,8 +524,7 @@ func (q problem) passes(cfg pipe.Config, limits []int64,
 	for step := range 2 {
 		delay()
 		if _, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y),
-				Step: new(int64(step))}, q.loss); err != nil {
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: new(int64(step))}, q.loss); err != nil {
 			return nil, nil, err
 		}
 		err := p.OnStages(context.Background(),
@@ -620,8 +614,7 @@ func TestTwoHundredStepsLeaveNothing(t *testing.T) {
 		Checkpoint: pipe.ExceptLast})
 	o := must.Get(optim.New("adam", optim.Config{LR: 0.01}))(t)
 	defer o.Close()
-	c := torch.NewCtx(torch.Options{Device: aside, Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: aside, Threads: 1})
 	q := problem{input: normal(7, 3, 8, 8), target: classes(7, 5)}
 	var after torch.Memory
 	var elsewhere int64 // of the allocator, and on no account

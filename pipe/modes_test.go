@@ -148,8 +148,7 @@ func TestScalerSkips(t *testing.T) {
 	model := small()
 	p := started(t, model, onDevices(pipe.Config{Balance: []int{2, 2}, Chunks: 3, Seed: 5}))
 	o := must.Get(optim.SGD(optim.Config{LR: 0.1}))(t)
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: aside})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1, Device: aside})
 	before := snapshot(model, nil, gradient)
 	q := problem{target: later(9, normal(5, 3)), input: func(c *torch.Ctx, step int) *torch.Tensor {
 		x := normal(5, 4)(c, step)
@@ -186,8 +185,7 @@ func TestFailureInEitherPartOfABackward(t *testing.T) {
 		nn.NewSequential(nn.NewLinear(64, 2), nn.NewTanh()))
 	p := started(t, model, pipe.Config{Balance: []int{1, 4}, Chunks: 2, Checkpoint: pipe.Never,
 		Schedule: lateWeights})
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(2)})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: torch.CPU(2)})
 	b := pipe.Batch{Input: pipe.Rows(normal(8, 4)(c, 0)), Target: pipe.Rows(normal(8, 2)(c, 1))}
 	device := torch.CPU(1)
 	live := liveBytes(3)

@@ -135,8 +135,7 @@ func (n *nest) calls() map[string]func() error {
 			return err
 		},
 		"OnStages": func() error {
-			return n.p.OnStages(ctx,
-				func(int, *torch.Ctx) error { return nil })
+			return n.p.OnStages(ctx, func(int, *torch.Ctx) error { return nil })
 		},
 		"Plan":          func() error { _, err := n.p.PlanFor(ctx, n.batch, squares{}); return err },
 		"Place":         n.p.Place,
@@ -190,8 +189,7 @@ func (n *nest) places() map[string]func(f func()) error {
 			return err
 		},
 		"an update": func(f func()) error {
-			return n.p.OnStages(ctx,
-				func(int, *torch.Ctx) error { f(); return nil })
+			return n.p.OnStages(ctx, func(int, *torch.Ctx) error { f(); return nil })
 		},
 		"an optimizer of Update": func(f func()) error { return n.p.Update(ctx, callingOptimizer{n.sgd, f}) },
 		"a layer that Plan measures": inLayer(n.plain, always,
@@ -247,10 +245,8 @@ func TestLayersRunAnotherPipe(t *testing.T) {
 	torchtest.Check(t)
 	inner := started(t, nn.NewSequential(nn.NewLinear(4, 4), nn.NewTanh()),
 		pipe.Config{Balance: []int{1, 1}, Chunks: 2, Devices: []torch.Device{torch.CPU(4), torch.CPU(5)}})
-	c := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(4)})
-	defer c.Close()
-	last := torch.NewCtx(torch.Options{Threads: 1, Device: torch.CPU(5)})
-	defer last.Close()
+	c := newCtx(t, torch.Options{Threads: 1, Device: torch.CPU(4)})
+	last := newCtx(t, torch.Options{Threads: 1, Device: torch.CPU(5)})
 	b := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 4)(last, 1))}
 	ctx := context.Background()
 	want := must.Get(inner.Step(ctx, b, squares{}))(t)
@@ -389,8 +385,7 @@ func TestConcurrentRuns(t *testing.T) {
 					for call := range calls {
 						got, err := once(c, g, kind)
 						if err != nil || !reflect.DeepEqual(got, want[g][kind]) {
-							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v",
-								named(cfg),
+							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg),
 								call, kind, g, err)
 						}
 					}
@@ -420,8 +415,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 	torchtest.Check(t)
 	model := everything()
 	defer nn.Free(model)
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1})
 	b := pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 4)(c, 1))}
 	before, goroutines, tensors := 0, 0, int64(0)
 	for i := range 20 {

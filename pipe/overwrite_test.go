@@ -42,8 +42,7 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 			}
 			if declared && (err != nil || torch.Item[float32](c.GradOf(foo)) != 2 ||
 				torch.Item[float32](bar) != 1) {
-				t.Errorf("%v: %v, or another gradient than 2, or the caller's tensor has changed", policy,
-					err)
+				t.Errorf("%v: %v, or another gradient than 2, or the caller's tensor has changed", policy, err)
 			}
 			foo.SetGradOf(nil)
 			c.Close()

@@ -68,8 +68,7 @@ func TestInfer(t *testing.T) {
 		nn.NewReLUInPlace(),
 		nn.NewDropout(0.9), nn.NewLinear(6, 2))
 	p := started(t, model, pipe.Config{Balance: []int{2, 3}, Chunks: 3})
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1})
 	before := snapshot(model, nil, gradient)
 	for _, rows := range []int64{1, 2, 3, 10, 0} {
 		x := normal(rows, 4)(c, 0)
@@ -112,8 +111,7 @@ func TestUseAfterClose(t *testing.T) {
 	model := small()
 	p := must.Get(pipe.New(model, pipe.Config{}))(t)
 	defer nn.Free(model)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x, ctx := normal(4, 4)(c, 0), context.Background()
 	b := pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(normal(4, 3)(c, 0))}
 	run := must.Get(p.Forward(ctx, b))(t)
@@ -139,8 +137,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 	model := small()
 	p := started(t, model, pipe.Config{Balance: []int{2, 2}, Chunks: 3, Checkpoint: pipe.Always,
 		Record: true})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	result := must.Get(p.Step(context.Background(),
 		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}))(t)
 	if err := result.Timeline.Validate(); err != nil {
@@ -161,8 +158,7 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		id, _ := graph.IndexOf(e.Action)
 		for _, dep := range graph.Deps[id] {
 			if end[dep] == 0 || end[dep] > e.Start {
-				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep],
-					end[dep])
+				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep], end[dep])
 			}
 		}
 	}
@@ -273,8 +269,7 @@ func TestExtras(t *testing.T) {
 	q.check(t, 2)
 
 	p := started(t, build(), pipe.Config{Balance: []int{1, 3}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x := normal(4, 3)(c, 0)
 	delete(extras, "scale")
 	_, err := p.Infer(context.Background(), pipe.Batch{Input: pipe.Rows(x), Extras: extras})
@@ -288,10 +283,8 @@ func ofRows(rows int64) trial {
 	return trial{rows: rows, loss: nn.MSE(nn.LossConfig{Sum: true}), inputs: wanted(normal(rows, 4)),
 		targets: one(normal(rows, 4)),
 		model: func() *nn.Sequential {
-			return nn.NewSequential(stashing(func(c *nn.Ctx,
-				x *torch.Tensor) *torch.Tensor {
-				c.Stash("a",
-					x)
+			return nn.NewSequential(stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+				c.Stash("a", x)
 				return c.Op("aten::tanh", x)
 			}, "a"), nn.NewLinear(4, 4),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Add(x, c.Pop("a")) }, "a"))
@@ -331,8 +324,7 @@ func TestNoRows(t *testing.T) {
 func TestBatchSaysWhatToDo(t *testing.T) {
 	torchtest.Check(t)
 	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x, y, three, freed := normal(4, 4)(c, 0), normal(4, 3)(c, 1), normal(3, 4)(c, 0), normal(4, 4)(c, 0)
 	freed.Free()
 	number := c.Ones(torch.Float32)

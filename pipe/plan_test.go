@@ -117,8 +117,7 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 			Chunks: 3},
 		"leave Balance, Checkpoint, Budget and Schedule out": {Plan: parsed("cpu:0", "cpu:0"),
 			Balance: []int{4, 5}},
-		"Balance is [3 5]; want at least 1 layer": {Plan: parsed("layers=4",
-			"layers=3")},
+		"Balance is [3 5]; want at least 1 layer":             {Plan: parsed("layers=4", "layers=3")},
 		"Plan is for 2 stages and 2 micro-batches: stage 0: ": {Plan: parsed("cpu:0", "tpu:0")},
 		"its worker 0 has stages of other devices":            {Plan: swapped},
 		"micro-batches: plan: ":                               {Plan: broken},
@@ -140,8 +139,7 @@ worker 1: 0F0 0F0>1 1>0B0 0B0
 	if p.Plan() != nil {
 		t.Error("there is a plan of a step that was not taken")
 	}
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1})
 	q := deepProblem()
 	if _, err := p.Step(context.Background(),
 		pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}, q.loss); err != nil {
@@ -201,8 +199,7 @@ func TestScheduleThatCannotRun(t *testing.T) {
 // Forward has all outputs before the first backward, which other schedules than GPipe are not for.
 func TestForwardNeedsAScheduleInTwoParts(t *testing.T) {
 	torchtest.Check(t)
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	batch := pipe.Batch{Input: pipe.Rows(normal(4, 4)(c, 0)), Target: pipe.Rows(normal(4, 3)(c, 1))}
 	p := started(t, small(), pipe.Config{Balance: []int{2, 2}, Chunks: 4, Schedule: schedule.OneFOneB})
 	_, err := p.Forward(context.Background(), batch)
@@ -337,8 +334,7 @@ func TestParametersBeyondABudget(t *testing.T) {
 func TestOpenThenPlace(t *testing.T) {
 	torchtest.Check(t)
 	q := deepProblem()
-	c := torch.NewCtx(torch.Options{Device: torch.CPU(7)})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Device: torch.CPU(7)})
 	b := pipe.Batch{Input: pipe.Rows(q.input(c, 0)), Target: pipe.Rows(q.target(c, 0))}
 	model := deep()
 	p := must.Get(pipe.Open(model, pipe.Config{Balance: []int{4, 5}, Chunks: 3, Checkpoint: pipe.Optimal,

@@ -104,8 +104,7 @@ func serve(cfg group.Config) error {
 			r, err = d.problem().member(g, config, d.Budget == nil)
 		}
 		if d.Replicas != nil { // what a model gives is of each replica's rows
-			maps.DeleteFunc(r.values, func(name string,
-				_ []byte) bool {
+			maps.DeleteFunc(r.values, func(name string, _ []byte) bool {
 				return strings.HasPrefix(name, evaluated)
 			})
 		}

@@ -30,12 +30,14 @@ func TestTransparencyOfReplicas(t *testing.T) {
 	torchtest.Check(t)
 	draws.Checks(t, 15, 100)
 	var ways atomic.Int32
+	drawn := 0
 	defer func() {
-		if ways.Load() == 0 && draws.Many() {
+		if ways.Load() == 0 && drawn >= 15 {
 			t.Error("no process had a way")
 		}
 	}()
 	rapid.Check(t, func(t *rapid.T) {
+		drawn++
 		live := torch.LiveTensors()
 		replicas := rapid.IntRange(1, 3).Draw(t, "replicas")
 		rows := rapid.Int64Range(int64(replicas), 9).Draw(t, "rows")
@@ -288,8 +290,7 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 			for i, d := range all[0].plan.Devices {
 				most := max(all[0].peaks[0][i], all[1].peaks[0][i])
 				if most > d.Peak || len(balance) == 1 && most != d.Peak {
-					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i,
-						most, d.Peak)
+					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i, most, d.Peak)
 				}
 			}
 			for _, r := range all {
@@ -436,8 +437,7 @@ func TestReplicasAccumulate(t *testing.T) {
 							if err := step(p, i, true, 0, replicas*rows); err != nil {
 								return nil, fmt.Errorf("step %d: %w", i, err)
 							}
-							if err := p.Update(context.Background(), o); !errors.Is(err,
-								pipe.ErrAccumulating) {
+							if err := p.Update(context.Background(), o); !errors.Is(err, pipe.ErrAccumulating) {
 								return nil,
 									fmt.Errorf("an update with gradients that are not summed: %v", err)
 							}

@@ -122,8 +122,7 @@ func TestBackwardThatCannotBe(t *testing.T) {
 	torchtest.Check(t)
 	model := exact()
 	p := started(t, model, pipe.Config{Balance: []int{1, 2}, Chunks: 2, Checkpoint: pipe.Never})
-	c := torch.NewCtx(torch.Options{})
-	defer c.Close()
+	c := newCtx(t, torch.Options{})
 	x, g, ctx := whole(c, 1, 4, 3), whole(c, 2, 4, 3), context.Background()
 	forward := func() *pipe.Run {
 		return must.Get(p.Forward(ctx, pipe.Batch{Input: pipe.Rows(x)}))(t)
@@ -139,14 +138,12 @@ func TestBackwardThatCannotBe(t *testing.T) {
 		{"twice", func(run *pipe.Run) error { _ = run.Backward(ctx, g); return run.Backward(ctx, g) },
 			closed},
 		{"retained after the last", func(run *pipe.Run) error {
-			_ = run.Backward(ctx,
-				g)
+			_ = run.Backward(ctx, g)
 			return run.BackwardRetained(ctx, g)
 		}, closed},
 		{"after Close", func(run *pipe.Run) error { run.Close(); return run.Backward(ctx, g) }, closed},
 		{"after a failure", func(run *pipe.Run) error {
-			_ = run.BackwardRetained(cancelled,
-				g)
+			_ = run.BackwardRetained(cancelled, g)
 			return run.Backward(ctx, g)
 		}, closed},
 		{"no gradient", func(run *pipe.Run) error { return run.Backward(ctx) },
@@ -191,8 +188,7 @@ func TestBackwardRetainedTakesTheGradientOfTheOutput(t *testing.T) {
 	torchtest.Check(t)
 	model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 4))
 	p := started(t, model, pipe.Config{Balance: []int{1, 1}, Chunks: 2})
-	c := torch.NewCtx(torch.Options{Threads: 1})
-	defer c.Close()
+	c := newCtx(t, torch.Options{Threads: 1})
 	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(whole(c, 1, 4, 4))}))(t)
 	defer run.Close()
 	backward := func(of func(context.Context, ...*torch.Tensor) error) []float32 {
@@ -325,8 +321,7 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 				}
 				var e *pipe.UpdateError
 				var memory *torch.MemoryError
-				if !errors.As(err, &e) || !errors.As(err,
-					&memory) || e.Half || e.Device != memory.Device ||
+				if !errors.As(err, &e) || !errors.As(err, &memory) || e.Half || e.Device != memory.Device ||
 					!strings.Contains(err.Error(), "nothing has changed") {
 					t.Fatal(err)
 				}

@@ -60,15 +60,13 @@ func TestSkips(t *testing.T) {
 			first.Child("conv", in)
 			first.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 				c.Stash("1to3", x)
-				return c.Run(x,
-					in)
+				return c.Run(x, in)
 			}
 			last := popping(nil, "1to3")
 			out := conv()
 			last.Child("conv", out)
 			last.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				return c.Add(c.Run(x, out),
-					c.Pop("1to3"))
+				return c.Add(c.Run(x, out), c.Pop("1to3"))
 			}
 			return nn.NewSequential(first, conv(), last)
 		}},
@@ -106,10 +104,8 @@ func TestSkips(t *testing.T) {
 
 		{"of integers", images, func() *nn.Sequential {
 			return nn.NewSequential(conv(),
-				stashing(func(c *nn.Ctx,
-					x *torch.Tensor) *torch.Tensor {
-					c.Stash("largest",
-						c.Argmax(x, 1))
+				stashing(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+					c.Stash("largest", c.Argmax(x, 1))
 					return x
 				}, "largest"), conv(),
 				popping(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -134,7 +130,7 @@ func TestSkips(t *testing.T) {
 // tied is a language model in small: the embedding's weight is that of the head, and where there is
 // a middle, of that as well.
 func tied(middle, frozen bool) *nn.Sequential {
-	e := nn.NewEmbedding(6, 4)
+	e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
 	if frozen {
 		e.Weight.SetTrainable(false)
 	}
@@ -239,12 +235,11 @@ func TestTiedParameterAfterAFailedBackward(t *testing.T) {
 	torchtest.Check(t)
 	for _, cfg := range []pipe.Config{{}, {Devices: make([]torch.Device, 2)}} {
 		fail := false
-		e := nn.NewEmbedding(6, 4)
+		e := nn.NewEmbedding(6, 4, nn.EmbeddingConfig{})
 		head := &call{}
 		head.p = head.Share("weight", e.Weight)
 		head.f = func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.PlainLinear(x, head.p.Tensor(),
-				nil)
+			return c.PlainLinear(x, head.p.Tensor(), nil)
 		}
 		bad := &call{}
 		bad.p = bad.Share("weight", e.Weight)
@@ -286,8 +281,7 @@ func TestTiedModelInTwoPipes(t *testing.T) {
 	}
 	for _, balance := range [][]int{{5}, {2, 3}} {
 		if _, err := pipe.New(model, pipe.Config{Balance: balance}); err == nil ||
-			!strings.Contains(err.Error(),
-				"Close that pipe first") {
+			!strings.Contains(err.Error(), "Close that pipe first") {
 			t.Errorf("a third pipe: got %v", err)
 		}
 	}
@@ -349,12 +343,10 @@ func TestTuplesOfMixedTypes(t *testing.T) {
 func TestOutputsWithOtherRows(t *testing.T) {
 	torchtest.Check(t)
 	for name, f := range map[string]func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor{
-		"a row for each element": func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		"a row for each element": func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Reshape(x, -1, 1)
 		},
-		"one row": func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		"one row": func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.Op("aten::sum.dim_IntList", x, []int64{0}, true)
 		},
 		"as many as came": func(_ *nn.Ctx, x *torch.Tensor) *torch.Tensor { return x },

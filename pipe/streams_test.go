@@ -2,10 +2,7 @@ package pipe_test
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"strings"
-	"sync"
 	"testing"
 
 	"penstock.example/internal/must"
@@ -17,91 +14,14 @@ import (
 	"penstock.example/torch"
 )
 
-// watch sees which work on which streams is known to come before which, as vector clocks do
-// (Mattern, "Virtual Time and Global States of Distributed Systems", 1989). The work itself is that
-// of a CPU.
-type watch struct {
-	mu      sync.Mutex
-	without stream.Reason // waits that are left out; stream.Reasons for none
-	faults  []string
-	host    map[*watched]int // what the host knows to have ended
-}
-
-// watched is a stream: how much was queued on it, and how much of each stream has ended before what
-// is queued next begins.
-type watched struct {
-	on     *watch
-	queued int
-	knows  map[*watched]int
-	moving bool     // of copies: a copy comes next
-	to     *watched // of copies: whose memory is written
-}
-
-func (w *watch) stream() *watched { return &watched{on: w, knows: map[*watched]int{}} }
-
-func (w *watch) fault(format string, args ...any) {
-	w.faults = append(w.faults, fmt.Sprintf(format, args...))
-}
-
-// work queues something.
-func (s *watched) work() {
-	s.queued++
-	s.knows[s] = s.queued
-}
-
-type watchedEvent struct {
-	on    *watch
-	knows map[*watched]int
-}
-
-func learn(into, from map[*watched]int) {
-	for s, n := range from {
-		into[s] = max(into[s], n)
-	}
-}
-
-func (s *watched) Record() stream.Event {
-	s.on.mu.Lock()
-	defer s.on.mu.Unlock()
-	if s.moving { // the copy was queued
-		s.work()
-		if s.knows[s.to] < s.to.queued {
-			s.on.fault("a copy is written before what used its memory has ended")
-		}
-		s.moving = false
-	}
-	return &watchedEvent{s.on, maps.Clone(s.knows)}
-}
-
-func (s *watched) Wait(e stream.Event, why stream.Reason) {
-	s.on.mu.Lock()
-	defer s.on.mu.Unlock()
-	if why == stream.Vacant {
-		s.moving = true
-	}
-	if why != s.on.without {
-		learn(s.knows, e.(*watchedEvent).knows)
-	}
-}
-
-func (e *watchedEvent) Synchronize() {
-	e.on.mu.Lock()
-	defer e.on.mu.Unlock()
-	if e.on.without != stream.Ended {
-		learn(e.on.host, e.knows)
-	}
-}
-
-func (e *watchedEvent) Free() {}
-
 // watchedStep is a step of a pipe whose workers have streams that are watched. It returns what was
 // used before it was known to be there.
 func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults []string, left record) {
 	t.Helper()
 	model := tied(true, false)
 	p := started(t, model, cfg)
-	w := &watch{without: without, host: map[*watched]int{}}
-	own, copies := map[int]*watched{}, map[[2]int]*watched{}
+	w := &clocks{without: without}
+	own, copies := map[int]*clocked{}, map[[2]int]*clocked{}
 	caller := w.stream()
 	stages := p.Stages()
 	worker := p.Config().Workers()
@@ -109,8 +29,17 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 		own[i] = w.stream()
 		return own[i]
 	}, caller, func(from, to int) stream.Stream {
-		s := w.stream()
-		s.to = own[to]
+		s, into, copying := w.stream(), own[to], false
+		s.waits = func(why stream.Reason) { copying = copying || why == stream.Vacant }
+		s.records = func() {
+			if !copying { // otherwise the copy was queued
+				return
+			}
+			copying = false
+			if s.work(); !s.knowsAll(into) {
+				w.fault("a copy is written before what used its memory has ended")
+			}
+		}
 		w.mu.Lock()
 		copies[[2]int{from, to}] = s
 		w.mu.Unlock()
@@ -126,7 +55,7 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		s := own[i]
-		if s.knows[caller] < caller.queued {
+		if !s.knowsAll(caller) {
 			w.fault("%d of worker %d begins before the batch is there", id-graph.First[i], i)
 		}
 		if id > graph.First[i] {
@@ -139,10 +68,10 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 					w.fault("what comes after %v begins before the value was made", a)
 				}
 				by := copies[[2]int{from, i}]
-				if own[from].knows[by] < by.queued {
+				if !own[from].knowsAll(by) {
 					w.fault("the memory of %v is used again before it was copied", a.Matching())
 				}
-				if s.knows[by] < by.queued {
+				if !s.knowsAll(by) {
 					w.fault("what comes after %v begins before the copy has ended", a)
 				}
 			}
@@ -156,7 +85,7 @@ func watchedStep(t *testing.T, cfg pipe.Config, without stream.Reason) (faults [
 		pipe.Batch{Input: pipe.Rows(classes(7, 6)(c, 0)),
 			Target: pipe.Rows(classes(7, 6)(c, 1))}, nn.CrossEntropy()))(t)
 	for i, s := range own {
-		if w.host[s] < s.queued {
+		if s.ended < s.queued {
 			w.fault("the caller goes on before worker %d has ended", i)
 		}
 	}

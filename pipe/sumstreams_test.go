@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,88 +20,10 @@ import (
 	"penstock.example/torch"
 )
 
-// clocks are the streams of two replicas as vector clocks. The work itself is that of a CPU. A move is
-// done when both ends have queued it.
-type clocks struct {
-	mu      sync.Mutex
-	without stream.Reason // waits that are left out; stream.Reasons for none
-	faults  []string
-	wires   map[string]chan []byte
-}
-
-func (w *clocks) fault(format string, args ...any) {
-	w.faults = append(w.faults, fmt.Sprintf(format, args...))
-}
-
-// clocked is a stream: how much was queued on it, and how much of each stream has ended before what is
-// queued next begins.
-type clocked struct {
-	of     *replica
-	queued int
-	ended  int // how much the host knows to have ended
-	knows  map[*clocked]int
-}
-
-func (s *clocked) work() {
-	s.queued++
-	s.knows[s] = s.queued
-}
-
-type clockedEvent struct {
-	of    *clocks
-	knows map[*clocked]int
-}
-
-func (e *clockedEvent) Synchronize() {
-	e.of.mu.Lock()
-	defer e.of.mu.Unlock()
-	if e.of.without != stream.Ended {
-		for s, n := range e.knows {
-			s.ended = max(s.ended, n)
-		}
-	}
-}
-
-func (*clockedEvent) Free() {}
-
-// Record comes after work of a sum, which uses what was received, and may overwrite what was sent when
-// the sum of it has come back.
-func (s *clocked) Record() stream.Event {
-	r := s.of
-	r.on.mu.Lock()
-	defer r.on.mu.Unlock()
-	if s == r.sums {
-		s.work()
-		if r.receives != nil && s.knows[r.receives] < r.receives.queued {
-			r.on.fault("replica %d uses a value before it has arrived", r.rank)
-		}
-		if r.back > 0 && s.knows[r.sends] < r.sent[r.back-1] {
-			r.on.fault("replica %d overwrites gradient %d before it has left", r.rank, r.back-1)
-		}
-	}
-	return &clockedEvent{r.on, maps.Clone(s.knows)}
-}
-
-func (s *clocked) Wait(e stream.Event, why stream.Reason) {
-	r := s.of
-	r.on.mu.Lock()
-	defer r.on.mu.Unlock()
-	if of, is := e.(*clockedEvent); is && why != r.on.without {
-		for s2, n := range of.knows {
-			s.knows[s2] = max(s.knows[s2], n)
-		}
-	}
-	if s == r.sums {
-		s.work()
-		if why == stream.Produced { // another sum begins
-			r.sum, r.sent, r.back = r.sum+1, nil, 0
-		}
-	}
-}
-
 // replica is the process of one: its communicators, one for each direction, and its streams.
 type replica struct {
 	on              *clocks
+	wires           map[string]chan []byte // of both replicas, by ID
 	rank            int
 	own, sums       *clocked
 	sends, receives *clocked
@@ -116,20 +36,37 @@ type replica struct {
 	opened          bool
 }
 
-func (r *replica) stream() *clocked { return &clocked{of: r, knows: map[*clocked]int{}} }
+// checkSum comes after work of a sum, which uses what was received, and may overwrite what was sent when
+// the sum of it has come back.
+func (r *replica) checkSum() {
+	r.sums.work()
+	if r.receives != nil && !r.sums.knowsAll(r.receives) {
+		r.on.fault("replica %d uses a value before it has arrived", r.rank)
+	}
+	if r.back > 0 && r.sums.knows[r.sends] < r.sent[r.back-1] {
+		r.on.fault("replica %d overwrites gradient %d before it has left", r.rank, r.back-1)
+	}
+}
+
+func (r *replica) waited(why stream.Reason) {
+	r.sums.work()
+	if why == stream.Produced { // another sum begins
+		r.sum, r.sent, r.back = r.sum+1, nil, 0
+	}
+}
 
 func (r *replica) ID() ([]byte, error) {
 	r.on.mu.Lock()
 	defer r.on.mu.Unlock()
-	id := fmt.Sprint(len(r.on.wires))
-	r.on.wires[id] = make(chan []byte, 1000)
+	id := fmt.Sprint(len(r.wires))
+	r.wires[id] = make(chan []byte, 1000)
 	return []byte(id), nil
 }
 
 func (r *replica) Open(id []byte, _ torch.Device, sends bool) (int, error) {
 	r.on.mu.Lock()
 	defer r.on.mu.Unlock()
-	r.directions, r.wire = append(r.directions, sends), append(r.wire, r.on.wires[string(id)])
+	r.directions, r.wire = append(r.directions, sends), append(r.wire, r.wires[string(id)])
 	return len(r.wire) - 1, nil
 }
 
@@ -162,12 +99,12 @@ func (r *replica) queue(s *clocked, sends bool) {
 	switch {
 	case !r.opened:
 	case sends:
-		if s.knows[r.sums] < r.sums.queued || s.knows[r.own] < r.summed[r.sum-1] {
+		if !s.knowsAll(r.sums) || s.knows[r.own] < r.summed[r.sum-1] {
 			r.on.fault("replica %d sends a value before it is there", r.rank)
 		}
 		r.sends, r.sent = s, append(r.sent, s.queued)
 	default:
-		if s.knows[r.sums] < r.sums.queued {
+		if !s.knowsAll(r.sums) {
 			r.on.fault("replica %d receives into memory that is still used", r.rank)
 		}
 		if r.receives = s; r.rank == 0 {
@@ -195,10 +132,10 @@ func TestStreamsOfSums(t *testing.T) {
 		if without == stream.Given { // of a pipe's workers, not of sums
 			continue
 		}
-		w := &clocks{without: without, wires: map[string]chan []byte{}}
+		w, wires := &clocks{without: without}, map[string]chan []byte{}
 		_, errs := each(2, func(g *group.Group) (struct{}, error) {
-			r := &replica{on: w, rank: g.Rank()}
-			r.own, r.sums = r.stream(), r.stream()
+			r := &replica{on: w, wires: wires, rank: g.Rank(), own: w.stream(), sums: w.stream()}
+			r.sums.records, r.sums.waits = r.checkSum, r.waited
 			model := summed.model()
 			defer nn.Free(model)
 			p, err := openReplica(model, g)
@@ -209,7 +146,7 @@ func TestStreamsOfSums(t *testing.T) {
 			p.SetStreams(func(int) stream.Stream { return r.own }, stream.Host{}, nil)
 			p.SetSums(func(int) stream.Stream { return r.sums })
 			p.SetGPUs(torch.Device.String, func() link.Communicators { return r },
-				func(torch.Device) stream.Stream { return r.stream() })
+				func(torch.Device) stream.Stream { return w.stream() })
 			if err := p.Place(); err != nil {
 				return struct{}{}, err
 			}

@@ -37,16 +37,14 @@ func TestTransparency(t *testing.T) {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(12, 32), nn.NewReLUInPlace(),
 					nn.NewDropout(0.3),
-					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(),
-						nn.NewDropout(0.5)), nn.NewLinear(32, 4))
+					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(), nn.NewDropout(0.5)), nn.NewLinear(32, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
 		},
 		"products that oneDNN computes, with a last micro-batch of other kernels": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewLinear(72, 96),
-					transformerBlock(96, 4, 0), nn.NewFlatten(1,
-						-1), nn.NewLinear(40*96, 4))
+					transformerBlock(96, 4, 0), nn.NewFlatten(1, -1), nn.NewLinear(40*96, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
 		},
@@ -56,8 +54,7 @@ func TestTransparency(t *testing.T) {
 		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3},
-					nn.ConvConfig{Padding: nn.Pair{1, 1}}),
+				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}}),
 					nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16,
 						1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
@@ -412,20 +409,16 @@ func (m *randomNet) grow(i, k int) {
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Transpose(x, 2, 3) }))
 	case 13:
 		m.add(layer(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-			return c.Add(x,
-				c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
+			return c.Add(x, c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
 		}))
 	case 14:
-		m.add(nn.NewSequential(nn.NewUpsample(2),
-			nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
+		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 15:
 		m.add(nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
 	case 16:
 		m.add(nn.NewSoftmax(1))
 	case 17:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1),
-			transformerBlock(36, 4, 0.1),
-			image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), transformerBlock(36, 4, 0.1), image))
 	case 18, 19:
 		m.stash(k == 19)
 	case 20:
@@ -441,7 +434,8 @@ func (m *randomNet) grow(i, k int) {
 	case 24:
 		m.freeze()
 	case 25:
-		m.add(nn.NewSequential(nn.NewUpsample(3), nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{})))
+		m.add(nn.NewSequential(nn.NewConvTranspose2d(2, 2, nn.Square(2), nn.ConvConfig{Stride: nn.Square(2)}),
+			nn.NewAvgPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 26:
 		m.add(nn.NewGroupNorm(2, 2, nn.NormConfig{NoAffine: true}))
 	case 27:

@@ -176,12 +176,10 @@ func (q trial) piped(t test, cfg pipe.Config) record {
 		}
 		losses = append(losses, result.Loss)
 		r.keep(model, losses, step, in)
-		if err := p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
+		must.Do(t, p.OnStages(context.Background(), func(stage int, c *torch.Ctx) error {
 			descend(c, p.Stages()[stage].Params())
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		c.Close()
 	}
 	return r

@@ -111,8 +111,7 @@ func TestTroubleAtAnyTurn(t *testing.T) {
 			ones := last.Ones(torch.Float32, 5, 4)
 			sgd := must.Get(optim.SGD(optim.Config{LR: 0}))(t)
 			if cfg.Checkpoint == pipe.Optimal { // while layers are measured
-				for _, do := range []func(){func() { panic("trouble") },
-					func() { panic(p.Close()) }} {
+				for _, do := range []func(){func() { panic("trouble") }, func() { panic(p.Close()) }} {
 					b.turns.Store(0)
 					b.at.Store(1 + random.Int64N(4))
 					b.do = do

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"penstock.example/internal/arg"
 )
@@ -93,8 +94,8 @@ func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error
 }
 
 // termsOf returns the terms of each of n stages, from one setting for each, one for all, or none for
-// the zero value. Stages with the same setting share their terms.
-func termsOf[T comparable](field string, n int, settings []T, terms func(T) stageTerms) (list []*stageTerms,
+// the zero value.
+func termsOf[T any](field string, n int, settings []T, terms func(T) stageTerms) (list []*stageTerms,
 	err error) {
 	if len(settings) == 0 {
 		settings = make([]T, 1)
@@ -103,14 +104,12 @@ func termsOf[T comparable](field string, n int, settings []T, terms func(T) stag
 		return nil, refuse(field, settings, fmt.Sprintf("%d for %d stages", len(settings), n),
 			"want one for each stage, one for all, or none")
 	}
-	known := map[T]*stageTerms{}
-	for s := range n {
-		setting := settings[min(s, len(settings)-1)]
-		if known[setting] == nil {
-			t := terms(setting)
-			known[setting] = &t
-		}
-		list = append(list, known[setting])
+	for _, setting := range settings {
+		t := terms(setting)
+		list = append(list, &t)
+	}
+	if len(list) == 1 {
+		list = slices.Repeat(list, n)
 	}
 	return list, nil
 }

@@ -20,8 +20,7 @@ func measuredChain(t *rapid.T) ([]plan.Layer, []plan.LayerSkip) {
 		layers[i] = plan.Layer{
 			Forward: float64(2 * number("forward")), Backward: float64(number("backward")),
 			Output: number("output"), Gradient: number("gradient"), Saved: number("saved"), Enter: number("enter"),
-			Parameters: parameters, Trainable: min(parameters,
-				number("trainable")), Buffers: number("buffers"),
+			Parameters: parameters, Trainable: min(parameters, number("trainable")), Buffers: number("buffers"),
 		}
 	}
 	skips := []plan.LayerSkip{}
@@ -44,8 +43,7 @@ func ties(t *rapid.T, layers int) []plan.LayerTie {
 	if layers > 1 {
 		for range rapid.IntRange(0, 3).Draw(t, "ties") {
 			from := rapid.IntRange(0, layers-2).Draw(t, "tie from")
-			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t,
-				"tie to")
+			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t, "tie to")
 			slices.Sort(to)
 			ties = append(ties, plan.LayerTie{
 				From: from, To: to,
@@ -263,8 +261,7 @@ func TestManyPops(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := best(len(layers), n, func(counts []int) []float64 {
-			return times(layers, counts,
-				config)
+			return times(layers, counts, config)
 		}); !slices.Equal(got, want) {
 			t.Errorf("%d stages: got %v at %v, want %v at %v", n, got, times(layers, got, config), want,
 				times(layers, want, config))

@@ -44,7 +44,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 			return float64(l.Saved + 2*l.WeightGradient + 1)
 		}))
 		if known == none {
-			light := &finder{p: p, ctx: ctx, plans: min(f.plans, 100),
+			light := &finder{p: p, ctx: ctx, plans: min(f.plans, max(100, f.plans/4)),
 				found: found{step: math.MaxInt64, bound: wholeLimit}}
 			light.value = func(c cut) (int64, error) { return p.share(ctx, c, light.step-1) }
 			isEvery := light.find(starts[len(starts)-1:])
@@ -272,8 +272,8 @@ func (p *space) stageBound(s, i, j int) int64 {
 		bound += p.forwards(class)[i] + p.link[s-1].transferTime(p.sent[i])
 		back := p.backwards(class, 0, i) + p.link[s-1].transferTime(p.y[i])
 		for _, h := range p.link[:s] {
-			bound += int64(h.latency)
-			back += int64(h.latency)
+			bound += int64(h.Latency)
+			back += int64(h.Latency)
 		}
 		if !p.schedule.Split { // otherwise second parts of backwards may still follow
 			after = max(after, back)

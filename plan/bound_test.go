@@ -35,16 +35,14 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 				want.Makespan(), err)
 		}
 		if floor := p.floor(); floor > took {
-			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took,
-				floor)
+			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
 		}
 		for w := range p.workers {
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
 			if bound := p.stageBound(w, c[w], c[w+1]); bound > took {
-				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took,
-					bound, w)
+				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took, bound, w)
 			}
 		}
 	})
@@ -57,10 +55,7 @@ func TestSlowCutsArePlannedInPart(t *testing.T) {
 		limited := func(limit int64) *space {
 			return oneSpace(t, seeded(seed, 12), devices(4, 0), Options{Limit: limit}, "gpipe", 1, 6)
 		}
-		least, err := limited(1).share(t.Context(), c, none)
-		if err != nil {
-			t.Fatal(err)
-		}
+		least := must.Get(limited(1).share(t.Context(), c, none))(t)
 		p := limited((least + wholeLimit - 1) / wholeLimit) // the least with which the cut fits
 		if step, err := p.evaluate(t.Context(), c, none); err != nil || step >= none || p.solved != 4 {
 			t.Fatalf("a step of %d, %d devices planned, %v", step, p.solved, err)

@@ -175,14 +175,14 @@ func durations(times []stageTimes) func(schedule.Action) time.Duration {
 }
 
 func (p *space) links(c cut) schedule.Links {
-	if !slices.ContainsFunc(p.link, func(h linkCost) bool { return h != linkCost{} }) {
+	if !slices.ContainsFunc(p.link, func(h Link) bool { return h != Link{} }) {
 		return schedule.Links{}
 	}
 	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
 	for s, h := range p.link {
-		forward[s] = schedule.Transfer{Latency: h.latency,
+		forward[s] = schedule.Transfer{Latency: h.Latency,
 			Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
-		backward[s] = schedule.Transfer{Latency: h.latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.Latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
 	}
 	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
 		if send.Kind == schedule.SendGradient {

@@ -23,8 +23,10 @@ func chain(t *rapid.T, layers int) (c remat.Chain) {
 	for i := range layers {
 		output := bytes("output")
 		c.Layers = append(c.Layers, remat.Layer{
-			Name: fmt.Sprint("layer", i), Forward: micros("forward"), ForwardNoGrad: micros("forward without gradients"), Backward: micros("backward"),
-			Output: output, Saved: output + bytes("saved"), ForwardTmp: bytes("forward tmp"), ForwardNoGradTmp: bytes("no grad tmp"), BackwardTmp: bytes("backward tmp"),
+			Name: fmt.Sprint("layer", i), Forward: micros("forward"),
+			ForwardNoGrad: micros("forward without gradients"), Backward: micros("backward"),
+			Output: output, Saved: output + bytes("saved"), ForwardTmp: bytes("forward tmp"),
+			ForwardNoGradTmp: bytes("no grad tmp"), BackwardTmp: bytes("backward tmp"),
 			Gradient: output, WeightGradient: bytes("weights"),
 		})
 	}

@@ -81,31 +81,25 @@ func (m Machine) check() error {
 	return nil
 }
 
-// linkCost is the cost of a link between two devices.
-type linkCost struct {
-	latency   time.Duration
-	bandwidth float64 // bytes a second; 0 is no bound
-}
-
 // transferTime returns how long bytes occupy a link, at most a day, so that sums fit an int64.
-func (h linkCost) transferTime(bytes int64) int64 {
-	if h.bandwidth == 0 {
+func (l Link) transferTime(bytes int64) int64 {
+	if l.Bandwidth == 0 {
 		return 0
 	}
-	return int64(min(float64(bytes)/h.bandwidth*float64(time.Second), float64(24*time.Hour)))
+	return int64(min(float64(bytes)/l.Bandwidth*float64(time.Second), float64(24*time.Hour)))
 }
 
-// between returns the link between two devices.
-func (m Machine) between(a, b string) (h linkCost) {
+// between returns the costs of the link between two devices, without their names.
+func (m Machine) between(a, b string) (h Link) {
 	if a == b {
-		return linkCost{}
+		return h
 	}
 	joins := func(l Link, a, b string) bool {
 		return (l.From == "" || l.From == a) && (l.To == "" || l.To == b)
 	}
 	for _, l := range m.Links {
 		if joins(l, a, b) || joins(l, b, a) {
-			h = linkCost{l.Latency, l.Bandwidth}
+			h = Link{Latency: l.Latency, Bandwidth: l.Bandwidth}
 		}
 	}
 	return h
@@ -174,12 +168,12 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 
 // pipeline returns n workers that stand for those of all replicas: the slowest speed, the fewest bytes
 // and the slowest link count.
-func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) linkCost) {
+func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) Link) {
 	list = slices.Clone(all[:n])
-	worse := func(a, b linkCost) linkCost {
-		a.latency = max(a.latency, b.latency)
-		if b.bandwidth > 0 && (a.bandwidth == 0 || b.bandwidth < a.bandwidth) {
-			a.bandwidth = b.bandwidth
+	worse := func(a, b Link) Link {
+		a.Latency = max(a.Latency, b.Latency)
+		if b.Bandwidth > 0 && (a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth) {
+			a.Bandwidth = b.Bandwidth
 		}
 		return a
 	}
@@ -194,7 +188,7 @@ func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link fu
 	for k, w := range list {
 		at[w.name] = k
 	}
-	return list, func(a, b worker) (h linkCost) {
+	return list, func(a, b worker) (h Link) {
 		for r := range replicas {
 			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
 		}

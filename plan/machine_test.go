@@ -15,7 +15,7 @@ func TestParseMachine(t *testing.T) {
 	if len(m.Devices) != 2 || m.Devices[1] != (Device{"gpu1", 80, 1, 1.5}) {
 		t.Errorf("devices are %+v", m.Devices)
 	}
-	if h := m.between("gpu0", "gpu1"); h != (linkCost{2 * time.Microsecond, 1}) {
+	if h := m.between("gpu0", "gpu1"); h != (Link{Latency: 2 * time.Microsecond, Bandwidth: 1}) {
 		t.Errorf("the link is %+v, want that of the two", h)
 	}
 	for _, whole := range []string{"80000000000", "80e9", "8.0E+10"} {

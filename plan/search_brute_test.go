@@ -28,7 +28,7 @@ func TestBruteForce(t *testing.T) {
 			t.Fatalf("%s v=%d m=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, p.m, f.cut,
 				f.step, f.bound, least)
 		}
-		if took, ok := judged(t, p, f.cut); !ok || took != least {
+		if took, ok, _ := judged(t, p, f.cut); !ok || took != least {
 			t.Fatalf("%s v=%d m=%d: %v takes %d ns as planned, found %d", s.Name, v, p.m, f.cut, took, least)
 		}
 	})
@@ -59,13 +59,17 @@ func bruteForceUnderLimits(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 	p := oneSpace(t, c, randomMachine(t, devices), w, s.Name, v, m)
 	p.options.Plans = 1 << 30
 	f := must.Get(p.best(context.Background(), none, none))(t)
-	least := int64(none)
+	least, bestMeets := int64(none), false
 	everyCut(units, p.stages(), func(c cut) {
-		if took, ok := judged(t, p, c); ok {
-			least = min(least, took)
+		if took, fits, meets := judged(t, p, c); fits && took < least {
+			least, bestMeets = took, meets
 		}
 	})
-	if min(f.step, none) != least || f.bound != least {
+	near := int64(0)
+	if _, _, meets := judged(t, p, f.cut); meets || bestMeets {
+		near = least / 10 // a search plans each device alone, and values on links may wait if it fits so
+	}
+	if d := min(f.step, none) - least; max(d, -d) > near || f.bound < min(f.step, none) {
 		t.Fatalf("%s v=%d m=%d limit=%d: %v takes %d ns, bound %d; the best takes %d", s.Name, v, m,
 			w.Limit, f.cut, f.step, f.bound, least)
 	}

@@ -57,8 +57,7 @@ func randomMachine(t *rapid.T, devices int) Machine {
 		m.Devices = append(m.Devices, d)
 	}
 	if rapid.Bool().Draw(t, "links") {
-		m.Links = []Link{{Latency: time.Duration(rapid.IntRange(0, 30).Draw(t,
-			"latency")) * time.Microsecond,
+		m.Links = []Link{{Latency: time.Duration(rapid.IntRange(0, 30).Draw(t, "latency")) * time.Microsecond,
 			Bandwidth: float64(rapid.IntRange(1, 20).Draw(t, "bandwidth")) * 1e6}}
 	}
 	return m
@@ -103,13 +102,13 @@ func everyCut(units, stages int, visit func(c cut)) {
 }
 
 // judged is the time of a step of a cut as package schedule says of the plan that package planner makes,
-// or false if that does not fit.
-func judged(t must.T, p *space, c cut) (int64, bool) {
+// and whether it fits, and if so whether values may not wait on its links.
+func judged(t must.T, p *space, c cut) (took int64, fits, meets bool) {
 	problem := p.problem(c)
 	problem.First = true
 	plan, err := Solve(context.Background(), problem)
 	if _, short := err.(*MemoryError); short {
-		return 0, false
+		return 0, false, false
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -123,8 +122,8 @@ func judged(t must.T, p *space, c cut) (int64, bool) {
 	for s := range times {
 		times[s] = p.plannedTimes(plan, s, c)
 	}
-	took := must.Get(p.links(c).Simulate(plan.Program, durations(times)))(t)
-	return int64(took.Makespan()), true
+	line := must.Get(p.links(c).Simulate(plan.Program, durations(times)))(t)
+	return int64(line.Makespan()), true, plan.Program.Capacity != 0
 }
 
 // virtuals are the numbers of stages of each device that a schedule is tried with.
@@ -147,4 +146,34 @@ func seeded(seed uint64, units int) remat.Chain {
 		c.Layers = append(c.Layers, l)
 	}
 	return c
+}
+
+// madeUp is a chain whose units cost what those of a network do: some several times as much as others,
+// in a pattern that repeats.
+func madeUp(units int) remat.Chain {
+	c := remat.Chain{Input: 1 << 20, Loss: remat.Loss{Backward: 5}}
+	for i := range units {
+		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: float64(60 + i*i*31%170),
+			Output: int64(1+i*7%5) << 18, WeightGradient: int64(1+i*13%9) << 16}
+		l.ForwardNoGrad, l.Backward = l.Forward, 2*l.Forward+float64(i*17%40)
+		l.Saved, l.Gradient = l.Output*3, l.Output
+		c.Layers = append(c.Layers, l)
+	}
+	return c
+}
+
+// devices is a machine of equal devices.
+func devices(n int, bytes int64) (m Machine) {
+	for i := range n {
+		m.Devices = append(m.Devices, Device{Name: fmt.Sprint("d", i), Bytes: bytes})
+	}
+	return m
+}
+
+// scaled is a profile of micro-batches of several sizes.
+func scaled(c remat.Chain, batch int, chunks ...int) (p Profile) {
+	for _, m := range chunks {
+		p.Measured = append(p.Measured, Costs{Rows: batch / m, Chain: Scaled(c, 16, batch/m)})
+	}
+	return p
 }

@@ -26,7 +26,7 @@ type space struct {
 	stagesOf [][]int // by worker
 	limited  bool
 
-	link    []linkCost // by stage: to the next; free on one worker
+	link    []Link // by stage: to the next; free on one worker
 	sums    []sums
 	fastest []int   // by stage: the class of the fastest worker up to it
 	x, y    []int64 // by boundary: bytes of the input there, and of its gradient
@@ -49,11 +49,11 @@ type space struct {
 // worker is a device of the machine in the pipeline, or a part of one.
 type worker struct {
 	name   string
-	device string   // of the machine
-	bytes  int64    // 0 is no limit
-	speed  float64  // relative to the measured device
-	class  int      // an index into sums
-	reduce linkCost // the slowest link between replicas
+	device string  // of the machine
+	bytes  int64   // 0 is no limit
+	speed  float64 // relative to the measured device
+	class  int     // an index into sums
+	reduce Link    // the slowest link between replicas
 }
 
 // sums are prefix sums of the times of units at one speed: forwards, the shorter of forwards with
@@ -84,7 +84,7 @@ func nanos(micros, speed float64) int64 {
 
 // newSpace makes the space of a profile's costs on workers, each with virtual stages.
 func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas int,
-	workers []worker, link func(a, b worker) linkCost) (*space, error) {
+	workers []worker, link func(a, b worker) Link) (*space, error) {
 	c := averaged(costs.Chain, m)
 	if s.Split {
 		c = c.InParts()
@@ -111,7 +111,7 @@ func newSpace(w Options, s schedule.Schedule, costs Costs, virtual, m, replicas 
 		p.limited = p.limited || p.workers[i].bytes > 0
 	}
 	for s, w := range workerOf[1:] {
-		h := linkCost{}
+		h := Link{}
 		if from := workerOf[s]; from != w {
 			h = link(p.workers[from], p.workers[w])
 		}
@@ -202,7 +202,7 @@ func (p *space) reduction(s, i, j int) int64 {
 		return 0
 	}
 	h := p.workers[p.workerOf[s]].reduce
-	return 2 * (int64(p.replicas-1)*int64(h.latency) + h.transferTime(p.weights[j]-p.weights[i]))
+	return 2 * (int64(p.replicas-1)*int64(h.Latency) + h.transferTime(p.weights[j]-p.weights[i]))
 }
 
 // cut is the first unit of each stage, and at the end the number of units.

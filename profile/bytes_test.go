@@ -81,8 +81,7 @@ func TestStagesHoldWhatIsPredicted(t *testing.T) {
 					c := torch.NewCtx(torch.Options{Device: torch.CPU(3)})
 					defer c.Close()
 					x, model := network.input(c), network.build()
-					p := measured(t, model, profile.Config{BytesOnly: true},
-						c.Narrow(x, 0, 0, x.Size(0)/chunks))
+					p := measured(t, model, profile.Config{BytesOnly: true}, c.Narrow(x, 0, 0, x.Size(0)/chunks))
 					stagesHold(t, p, model, x, cut, chunks, policy)
 				})
 			}
@@ -136,7 +135,7 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 func TestBorders(t *testing.T) {
 	c := deviceCtx(t)
 	model := nn.NewSequential(
-		nn.NewEmbedding(11, 8), stasher("a"), nn.NewLinear(8,
+		nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}), stasher("a"), nn.NewLinear(8,
 			4), stasher("b"), popper("a", cat), popper("b", cat), nn.NewLinear(16, 2),
 		one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.Argmax(x, -1) }),
 	)
@@ -173,7 +172,7 @@ func TestBorders(t *testing.T) {
 func TestTies(t *testing.T) {
 	c := deviceCtx(t)
 	build := func() (*nn.Sequential, *nn.Embedding) {
-		e := nn.NewEmbedding(11, 8)
+		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
 			nn.NewLinearShared(e.Weight, false)), e
 	}

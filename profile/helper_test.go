@@ -27,8 +27,7 @@ func do(forward func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor) nn.Layer {
 
 func one(forward func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor) nn.Layer {
 	return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-		return []*torch.Tensor{forward(c,
-			xs[0])}
+		return []*torch.Tensor{forward(c, xs[0])}
 	})
 }
 
@@ -72,20 +71,18 @@ var networks = []struct {
 			nn.NewFlatten(1, -1), nn.NewLinear(4*36, 12), nn.NewDropout(0.3), nn.NewReLUInPlace(),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor { return c.MulScalar(x, 2) }),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-				return c.Narrow(x, 1, 0,
-					6)
+				return c.Narrow(x, 1, 0, 6)
 			}), nn.NewLinear(6, 3), nn.NewReLUInPlace(),
 		)
 	}, images},
 	{"tokens", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewEmbedding(11, 8),
+		return nn.NewSequential(nn.NewEmbedding(11, 8, nn.EmbeddingConfig{}),
 			nn.NewLayerNorm([]int64{8}, nn.NormConfig{}), nn.NewLinear(8, 11))
 	}, tokens},
 	{"tuples", func() *nn.Sequential {
 		pair := func() nn.Layer {
 			return do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-				return []*torch.Tensor{xs[0],
-					xs[0]}
+				return []*torch.Tensor{xs[0], xs[0]}
 			})
 		}
 		swap := func() nn.Layer {
@@ -108,13 +105,12 @@ var networks = []struct {
 			popper("inner", mul), popper("outer", cat), nn.NewLinear(32, 4))
 	}, vectors},
 	{"tied parameters", func() *nn.Sequential {
-		e := nn.NewEmbedding(11, 8)
+		e := nn.NewEmbedding(11, 8, nn.EmbeddingConfig{})
 		return nn.NewSequential(e, nn.NewTanh(), nn.NewLinearShared(e.Weight, true), nn.NewLinear(11, 8),
 			nn.NewLinearShared(e.Weight, false))
 	}, tokens},
 	{"nothing to train before", func() *nn.Sequential {
-		return nn.NewSequential(one(func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
+		return nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 			return c.MulScalar(x, 3)
 		}), nn.NewReLU(), nn.NewLinear(16, 4))
 	}, vectors},

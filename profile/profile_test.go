@@ -49,8 +49,7 @@ func TestLeavesNoTrace(t *testing.T) {
 		build func() *nn.Sequential
 		input func(c *torch.Ctx) *torch.Tensor
 	}{"counting", func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(16, 4), newCounting(),
-			nn.NewLinear(4, 4))
+		return nn.NewSequential(nn.NewLinear(16, 4), newCounting(), nn.NewLinear(4, 4))
 	}, vectors}) {
 		t.Run(network.name, func(t *testing.T) {
 			c := deviceCtx(t)
@@ -110,8 +109,7 @@ func TestProgress(t *testing.T) {
 	c := newCtx(t)
 	var seen []int
 	measured(t, nn.NewSequential(nn.NewReLU(), nn.NewReLU()),
-		profile.Config{BytesOnly: true, Progress: func(done,
-			layers int) {
+		profile.Config{BytesOnly: true, Progress: func(done, layers int) {
 			seen = append(seen, done, layers)
 		}}, vectors(c))
 	if want := []int{0, 2, 1, 2, 2, 2}; !slices.Equal(seen, want) {
@@ -191,10 +189,8 @@ func TestFailures(t *testing.T) {
 		{"a panic with an error", broken(func() { panic(boom) }), "1.1", []string{"panic: boom"}, boom},
 		{"no room for parameters", nn.NewSequential(nn.NewLinear(16, 1<<20)), "0",
 			[]string{`layer "0"`, "out of memory on cpu:1: limit 1048576 bytes"}, torch.ErrOutOfMemory},
-		{"no room for activations", nn.NewSequential(one(func(c *nn.Ctx,
-			x *torch.Tensor) *torch.Tensor {
-			return c.Zeros(torch.Float32,
-				1<<20)
+		{"no room for activations", nn.NewSequential(one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
+			return c.Zeros(torch.Float32, 1<<20)
 		})), "0", []string{"aten::zeros", "cpu:1"}, torch.ErrOutOfMemory},
 		{"a failing backward", nn.NewSequential(nn.NewLinear(16, 4),
 			one(func(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
@@ -205,8 +201,7 @@ func TestFailures(t *testing.T) {
 		{"a stash that nothing pops", nn.NewSequential(stasher("lost")), "",
 			[]string{"profile: nn: the model's skip connections do not match", `"lost"`}, nil},
 		{"a panic after a stash", nn.NewSequential(func() nn.Layer {
-			l := &layer{forward: func(c *nn.Ctx,
-				xs []*torch.Tensor) []*torch.Tensor {
+			l := &layer{forward: func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 				c.Stash("s", xs[0])
 				panic("too late")
 			}}
@@ -257,8 +252,7 @@ func TestMeasuringThatDoesNotFitLeavesNothing(t *testing.T) {
 					wide := c.Cat(slices.Repeat(xs, 20), 1)
 					return []*torch.Tensor{xs[0], c.Op("aten::tanh", wide), c.Argmax(wide, 1), c.Op("aten::tanh", wide)}
 				}), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-					return []*torch.Tensor{c.Mul(xs[1],
-						xs[3])}
+					return []*torch.Tensor{c.Mul(xs[1], xs[3])}
 				}))
 			_, err := profile.Measure(context.Background(), model,
 				profile.Config{Device: device, Repeats: 1, Balance: []int{3}}, x)

@@ -13,9 +13,6 @@ type Report struct {
 	// Recomputed is the number of forwards beyond each layer's first one.
 	Recomputed int
 	Extra      float64 // microseconds beyond [Chain.Once]
-	// Held is the live bytes before the loss, without x(L) unless that is a part of X(L): the bytes of
-	// a micro-batch on a stage of a pipeline between its forward and its backward.
-	Held int64
 }
 
 // Check carries out operations by the model in the package's doc, to the byte. It accepts any
@@ -32,9 +29,6 @@ func Check(c Chain, ops []Op) (Report, error) {
 	report := Report{Peak: -1}
 	forwards := make([]int, len(c.Layers))
 	for at, o := range ops {
-		if o.Kind == LossStep {
-			report.Held = r.held()
-		}
 		took, reason := r.do(o)
 		if reason != "" {
 			return Report{}, fmt.Errorf("remat: operation %d, %v: %s", at, o, reason)

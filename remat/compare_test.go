@@ -52,8 +52,7 @@ func TestExplain(t *testing.T) {
 	list := parseOps(t, "K0 F1 S2 S3 L B3 B2 S0 S1 B1 B0")
 	report := mustCheck(t, c, list)
 	p := remat.Plan{Feasible: true, Limit: report.Peak, Peak: report.Peak, Time: report.Time, Ops: list}
-	got := must.Get(remat.Explain(context.Background(), c, p, []int64{2, 3, 100},
-		solveEach(c)))(t)
+	got := must.Get(remat.Explain(context.Background(), c, p, []int64{2, 3, 100}, solveEach(c)))(t)
 	want := []remat.LayerExplanation{
 		{Name: "l0", Keeps: "input", Recomputed: 1, Held: 1, Time: 4, Extra: 1},
 		{Name: "l1", Keeps: "nothing", Recomputed: 1, Time: 4, Extra: 1},

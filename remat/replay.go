@@ -95,17 +95,6 @@ func (r *replay) dropInput(i int) {
 	}
 }
 
-// held is the live bytes without x(L), unless that is a part of X(L).
-func (r *replay) held() int64 {
-	last := len(r.chain.Layers)
-	if r.state[last] != alone {
-		return r.live
-	}
-	r.drop(r.x[last])
-	defer r.hold(r.x[last])
-	return r.live
-}
-
 // cost is the most bytes held during an operation, and its time.
 type cost struct {
 	peak int64

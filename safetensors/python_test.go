@@ -60,8 +60,7 @@ func TestPythonReads(t *testing.T) {
 	var want []foundTensor
 	for i, dtype := range dtypes {
 		for j, shape := range [][]int64{{}, {0}, {3}, {2, 0, 5}, {3, 1, 7}} {
-			tensor := safetensors.Tensor{Name: fmt.Sprintf(`%d "größe".%d/東京`, i, j), DType: dtype,
-				Shape: shape}
+			tensor := safetensors.Tensor{Name: fmt.Sprintf(`%d "größe".%d/東京`, i, j), DType: dtype, Shape: shape}
 			size := must.Get(tensor.Size())(t)
 			for range size {
 				b := byte(draw.IntN(256))

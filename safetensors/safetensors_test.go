@@ -231,8 +231,7 @@ func TestConvert(t *testing.T) {
 			`tensor "n": I64 cannot become F32`},
 		{safetensors.Tensor{Name: "n", DType: safetensors.F32, Data: make([]byte, 4)}, safetensors.I64,
 			`tensor "n": F32 cannot become I64`},
-		{doublesOf(1, -1e39), safetensors.F32,
-			`tensor "w": element 1 is -1e+39, which is too large for F32`},
+		{doublesOf(1, -1e39), safetensors.F32, `tensor "w": element 1 is -1e+39, which is too large for F32`},
 	} {
 		if _, err := safetensors.Convert(row.t, row.to); err == nil ||
 			!strings.Contains(err.Error(), row.want) {

@@ -47,16 +47,14 @@ func TestCheck(t *testing.T) {
 		{"undeclared skip", "program forward-only stages=3 micro-batches=1\n" +
 			"worker 0: 0F0 0F0>1 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0\n", []string{
 			"unknown: worker 0, action 7, 0>2F0: activations move from a stage to the next or along a " +
-				"declared " +
-				"skip, and gradients back",
+				"declared skip, and gradients back",
 		}},
 		{"declared skip", "program whole stages=3 micro-batches=1 skips=0>2\n" +
 			"worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 0>2F0 2F0 2B0 2B0>1 2B0>0 2>0B0 2>1B0 1B0 " +
 			"1B0>0 1>0B0 0B0\n",
 			nil},
 		{"skip after its use", forward + "worker 0: 0F0 0F0>1 0F0>2 0>1F0 1F0 1F0>2 1>2F0 2F0 0>2F0\n",
-			[]string{"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it " +
-				"needs"}},
+			[]string{"order: worker 0, action 8, 2F0: it comes before 0>2F0, which it needs"}},
 		{"deadlock on a link that holds one output", "program whole stages=2 micro-batches=4 capacity=1\n" +
 			"worker 0: 0F0 0F0>1 0F1 0F1>1 0F2 0F2>1 0F3 0F3>1 1>0B0 0B0 1>0B1 0B1 1>0B2 0B2 1>0B3 0B3\n" +
 			"worker 1: 0>1F0 1F0 1B0 1B0>0 0>1F1 1F1 1B1 1B1>0 0>1F2 1F2 1B2 1B2>0 0>1F3 1F3 1B3 1B3>0\n",
@@ -95,8 +93,7 @@ func TestCheck(t *testing.T) {
 		{"a backward whole and in parts", one + "0B0 0W0 0B1\n", []string{
 			"duplicate: worker 0, action 3, 0B0: it is there in parts, too",
 		}},
-		{"no reduction", reduce + "1B0 1B0>0 1B1 1B1>0\n",
-			[]string{"missing: 1RED is on no worker"}},
+		{"no reduction", reduce + "1B0 1B0>0 1B1 1B1>0\n", []string{"missing: 1RED is on no worker"}},
 		{"an early reduction", reduce + "1I0 1B0>0 1I1 1B1>0 1W0 1RED 1W1\n", []string{
 			"order: worker 1, action 6, 1RED: it comes before 1W1, which it needs",
 		}},

@@ -43,8 +43,7 @@ func TestLatestReceives(t *testing.T) {
 		}
 		recomputed := rapid.SliceOfN(rapid.Bool(), stages*config.MicroBatches, -1).Draw(t, "recomputed")
 		config.Recompute = func(stage, microBatch int) bool {
-			return recomputed[stage*config.MicroBatches+
-				microBatch]
+			return recomputed[stage*config.MicroBatches+microBatch]
 		}
 		for from := range stages {
 			for to := from + 2; to < stages; to++ {

@@ -112,10 +112,10 @@ type ticker struct {
 func newTicker(p *schedule.Program, duration func(schedule.Action) time.Duration,
 	links schedule.Links) *ticker {
 	return &ticker{p: p, duration: duration, links: links, home: p.Placement(),
-		next: make([]int, len(p.Workers)), until: make([]time.Duration,
-			len(p.Workers)), sent: make([]schedule.Action, len(p.Workers)),
-		start: map[schedule.Action]time.Duration{},
-		queue: map[[2]int][]schedule.Action{}, free: map[[2]int]time.Duration{}, arrive: map[schedule.Action]time.Duration{}}
+		next: make([]int, len(p.Workers)), until: make([]time.Duration, len(p.Workers)),
+		sent: make([]schedule.Action, len(p.Workers)), start: map[schedule.Action]time.Duration{},
+		queue: map[[2]int][]schedule.Action{}, free: map[[2]int]time.Duration{},
+		arrive: map[schedule.Action]time.Duration{}}
 }
 
 func (k *ticker) run(t *rapid.T) map[schedule.Action]time.Duration {

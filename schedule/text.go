@@ -140,9 +140,8 @@ func (p *Program) parseWorker(words []string) (int, error) {
 	return 0, nil
 }
 
-// csvForm is an action of a CSV. UNSHARD and RESHARD gather and free sharded weights.
-var csvForm = regexp.MustCompile(`^(\d+)(?:([FBIW])(\d+)|(REDUCE_GRAD)|` +
-	`(?:SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*)$`)
+// csvSkipped are the transfers of a CSV, and the gathering and freeing of sharded weights.
+var csvSkipped = regexp.MustCompile(`^\d+(?:SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD)\d*$`)
 
 func parseCSV(text string) (*Program, error) {
 	p := &Program{}
@@ -159,11 +158,14 @@ func parseCSV(text string) (*Program, error) {
 				field = strings.TrimPrefix(both, "(")
 			}
 			for word := range strings.SplitSeq(field, ";") {
-				if word = strings.TrimSpace(word); word == "" {
+				if word = strings.TrimSpace(word); word == "" || csvSkipped.MatchString(word) {
 					continue
 				}
-				a, err := parseCSVAction(word)
-				if err == nil && a.Kind != 0 {
+				a, err := ParseAction(strings.Replace(word, "REDUCE_GRAD", "RED", 1))
+				if err == nil && a.Kind.Transfer() {
+					err = fmt.Errorf("%v; want SEND_F, RECV_F, SEND_B or RECV_B for transfers", a)
+				}
+				if err == nil {
 					p.Stages, p.MicroBatches = max(p.Stages, a.Stage+1), max(p.MicroBatches, a.MicroBatch+1)
 					list = append(list, a)
 					err = p.checkHeader()
@@ -184,24 +186,6 @@ func parseCSV(text string) (*Program, error) {
 		p.meet()
 	}
 	return p, nil
-}
-
-// parseCSVAction reads an action. Transfers and sharding of weights give the zero Kind.
-func parseCSVAction(text string) (a Action, err error) {
-	form := csvForm.FindStringSubmatch(text)
-	if form == nil {
-		return a, fmt.Errorf("%q, want a stage, a kind and a micro-batch, as in 0F2, 0B2, 0I2 or 0W2", text)
-	}
-	if form[4] != "" {
-		a.Kind = Reduce
-	} else if form[2] != "" {
-		a.Kind = actionKinds[form[2]]
-		if a.MicroBatch, err = parseNumber(form[3]); err != nil {
-			return Action{}, err
-		}
-	}
-	a.Stage, err = parseNumber(form[1])
-	return a, err
 }
 
 // CSV returns the program's computations in the form that [Parse] reads and

@@ -33,8 +33,7 @@ func TestActionText(t *testing.T) {
 		"is not a decimal number": "01RED 0F02 00F2 0F2147483648",
 		"an activation moves to a later stage, a gradient to an earlier one": "1>0F2 1F2>0 1F2>1 0B2>1 " +
 			"1>1F2 0>1B2",
-		"what is sent and received is F or B": "1R2>0 0>1R2 1I2>0 1>0W2 " +
-			"0RED>1",
+		"what is sent and received is F or B": "1R2>0 0>1R2 1I2>0 1>0W2 0RED>1",
 	} {
 		for text := range strings.FieldsSeq(texts) {
 			if a, err := schedule.ParseAction(text); err == nil || !strings.Contains(err.Error(), want) {
@@ -61,13 +60,11 @@ func TestParse(t *testing.T) {
 	}
 	for given, want := range map[string]string{
 		"# nothing\n\n":   "no program",
-		"worker 0: 0F0\n": `line 1, field 1: "worker 0: 0F0", want a stage`,
+		"worker 0: 0F0\n": `line 1, field 1: action "worker 0: 0F0": want a stage`,
 		"program gpipe stages=2 micro-batches=2": `line 1, word 2: want program and one ` +
 			`of whole, forward-only, backward-only`,
-		"program whole stages=2": "line 1, word 2: 0 micro-batches, want " +
-			"at least 1",
-		"program whole stages=02 micro-batches=2": `line 1, word 3: "02" is not a decimal ` +
-			`number`,
+		"program whole stages=2":                  "line 1, word 2: 0 micro-batches, want at least 1",
+		"program whole stages=02 micro-batches=2": `line 1, word 3: "02" is not a decimal number`,
 		"program whole stages=2 fast": `line 1, word 4: "fast", want stages=, ` +
 			`micro-batches=, skips= or capacity=`,
 		two + "\nwork 0: 0F0": `line 3, word 2: "work 0:", want worker 0:`,
@@ -77,10 +74,9 @@ func TestParse(t *testing.T) {
 		two + "worker 0: 0F0 0F1 0X2": `line 2, word 5: action "0X2"`,
 		header + "skips=0>1>2": `word 5: "0>1>2" is not a pair of ` +
 			`stages, want skips such as skips=0>2,0>3`,
-		header + "skips=0>2,0>2": "skip 0>2: comes after 0>2, want each " +
-			"skip once, in ascending order",
-		header + "skips=1>2":   "skip 1>2: neighbours need none",
-		header + "capacity=-1": `word 5: "-1" is not a decimal number`,
+		header + "skips=0>2,0>2": "skip 0>2: comes after 0>2, want each skip once, in ascending order",
+		header + "skips=1>2":     "skip 1>2: neighbours need none",
+		header + "capacity=-1":   `word 5: "-1" is not a decimal number`,
 		"program whole stages=4 micro-batches=4194304 skips=0>2": "4 stages and 1 skips of 4194304",
 	} {
 		if p, err := schedule.Parse(given); err == nil || !strings.Contains(err.Error(), want) {
@@ -92,8 +88,7 @@ func TestParse(t *testing.T) {
 func drawAction(t *rapid.T) schedule.Action {
 	number := rapid.OneOf(rapid.IntRange(0, 12), rapid.IntRange(0, 1<<31-2))
 	a := schedule.Action{
-		Kind: schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.Reduce)).Draw(t,
-			"kind")),
+		Kind:       schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.Reduce)).Draw(t, "kind")),
 		Stage:      number.Draw(t, "stage"),
 		MicroBatch: number.Draw(t, "micro-batch"),
 	}

@@ -238,7 +238,11 @@ func TestHowGPUsCompute(t *testing.T) {
 		{"not in TF32", func() { torch.SetTF32(false) }, shim.Deterministic},
 		{"other bits each time", func() { torch.SetDeterministic(false) }, 0},
 		{"both", func() { torch.SetDeterministic(false); torch.SetTF32(true) }, tf32},
-		{"the same bits after all", func() { torch.SetDeterministic(false); torch.SetTF32(true); torch.SetDeterministic(true) }, shim.Deterministic | tf32},
+		{"the same bits after all", func() {
+			torch.SetDeterministic(false)
+			torch.SetTF32(true)
+			torch.SetDeterministic(true)
+		}, shim.Deterministic | tf32},
 	} {
 		torch.ForgetNumerics()
 		tt.choose()

@@ -46,8 +46,7 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 					func(t *testing.T) {
 						c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
 						draw := func(shape ...int64) *torch.Tensor {
-							return c.Normal_(c.Empty(dtype,
-								shape...), 0, 1)
+							return c.Normal_(c.Empty(dtype, shape...), 0, 1)
 						}
 						ours := linearArguments{weight: draw(out, in)}
 						if bias {
@@ -61,8 +60,7 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 							x, g := draw(append(rows[:len(rows):len(rows)], in)...),
 								draw(append(rows[:len(rows):len(rows)], out)...)
 							a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
-							y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight,
-								theirs.bias)
+							y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
 							if size.same && string(torch.Bytes(y)) != string(torch.Bytes(z)) {
 								t.Errorf("micro-batch %d: other outputs", i)
 							}
@@ -76,8 +74,7 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 							}
 							memory, _ := c.GradOf(ours.weight).Storage()
 							if i > 0 && memory != where {
-								t.Errorf("micro-batch %d: the gradient of the weight was not added to "+
-									"where it lay", i)
+								t.Errorf("micro-batch %d: the gradient of the weight was not added to where it lay", i)
 							}
 							where = memory
 							a.SetGradOf(nil)
@@ -172,11 +169,9 @@ func TestProductsOfBatches(t *testing.T) {
 	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		for _, shape := range [][]int64{{4, 6}, {40, 96}, {1, 2, 6, 6}, {3, 5, 6}, {2, 40, 96}, {5, 1, 96}} {
 			for _, out := range []int64{1, 6, 96} {
-				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3,
-					Autocast: autocast})
+				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3, Autocast: autocast})
 				draw := func(shape ...int64) *torch.Tensor {
-					return c.Normal_(c.Empty(torch.Float32,
-						shape...), 0, 1)
+					return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
 				}
 				last := len(shape) - 1
 				x, dy := draw(shape...), draw(append(shape[:last:last], out)...)
@@ -194,8 +189,7 @@ func TestProductsOfBatches(t *testing.T) {
 				}
 				if last > 1 {
 					products["matmul"] = func(x *torch.Tensor) *torch.Tensor {
-						return c.Matmul(x,
-							c.Transpose(w, 0, 1))
+						return c.Matmul(x, c.Transpose(w, 0, 1))
 					}
 				}
 				for name, product := range products {
@@ -285,8 +279,7 @@ func within(t *testing.T, what string, a, b *torch.Tensor, most float64) {
 	}
 	for i := range want {
 		if off := math.Abs(got[i] - want[i]); !(off <= most*largest) || len(got) != len(want) {
-			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i],
-				len(want))
+			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i], len(want))
 		}
 	}
 }
@@ -379,8 +372,7 @@ func TestProductsOfFewRows(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: uint64(i)})
 			draw := func(shape ...int64) *torch.Tensor {
-				return c.Normal_(c.Empty(torch.Float32,
-					shape...), 0, 1)
+				return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
 			}
 			ours := linearArguments{weight: draw(out, in)}
 			if i%3 != 0 {
@@ -424,8 +416,7 @@ func TestProductsOfFewRowsKeepNaN(t *testing.T) {
 		const out, in = 259, 301
 		c := torchtest.New(t, torch.Options{Grad: true, Threads: 1, Seed: 3})
 		draw := func(shape ...int64) *torch.Tensor {
-			return c.Normal_(c.Empty(torch.Float32, shape...), 0,
-				1)
+			return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
 		}
 		put := func(x *torch.Tensor, i, j int64, v float64) {
 			c.Fill_(c.Narrow(c.Narrow(x, 0, i, 1), 1, j, 1), v)
@@ -439,8 +430,7 @@ func TestProductsOfFewRowsKeepNaN(t *testing.T) {
 		run := func(dtype torch.DType, linear func(x, w,
 			b *torch.Tensor) *torch.Tensor) (results [][]float64) {
 			leaf := func(x *torch.Tensor) *torch.Tensor {
-				return c.Clone(c.Detach(c.To(x,
-					dtype))).SetRequiresGrad(true)
+				return c.Clone(c.Detach(c.To(x, dtype))).SetRequiresGrad(true)
 			}
 			a, b := leaf(x), leaf(w)
 			y := linear(a, b, nil)

@@ -65,8 +65,7 @@ func TestErrorInBackwardNamesNodeAndOperator(t *testing.T) {
 	y = c.Op("aten::tanh", y)
 	after := engine.Sequence()
 	err := torch.Try(func() {
-		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Zeros(torch.Int64, 4, 4)},
-			false)
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Zeros(torch.Int64, 4, 4)}, false)
 	})
 	if err == nil {
 		t.Skip("libtorch accepted the gradient")
@@ -117,14 +116,12 @@ func TestCallFillsDefaultsAndCoerces(t *testing.T) {
 		{"missing argument", "missing argument 1 (other) of aten::add.Tensor(",
 			func() { c.Call("aten::add.Tensor", x) }},
 		{"wrong kind", "argument 1 (dim) wants int, got str", func() {
-			c.Call("aten::unsqueeze", x,
-				"no")
+			c.Call("aten::unsqueeze", x, "no")
 		}},
 		{"too many", "too many arguments for aten::relu(", func() { c.Call("aten::relu", x, 1) }},
 		{"unknown operator", "has no operator aten::nonsense", func() { c.Call("aten::nonsense") }},
 		{"a Go type that cannot cross", "a chan int cannot be passed", func() {
-			c.Call("aten::relu",
-				make(chan int))
+			c.Call("aten::relu", make(chan int))
 		}},
 	} {
 		if err := torch.Try(row.f); err == nil || !strings.Contains(err.Error(), row.want) {
@@ -204,8 +201,7 @@ func TestConvolutionBytesAreTheSameOnEveryRun(t *testing.T) {
 		if run == 0 {
 			first = m
 		} else if m.Peak != first.Peak || m.Live != first.Live {
-			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live,
-				first.Peak)
+			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live, first.Peak)
 		}
 	}
 	if first.Peak <= first.Live && d.Kind == torch.KindCPU || first.Live == 0 {

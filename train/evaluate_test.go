@@ -204,7 +204,7 @@ func TestPredictTokens(t *testing.T) {
 	set := must.Get(data.NewInputs(data.Info{Name: "text", Classes: 256, Source: data.Uint8, Input: window,
 		Target: window}, nil, []string{short, whole}))(t)
 	// a token sees itself alone
-	model := nn.NewSequential(nn.NewEmbedding(256, 256), &classesFirst{})
+	model := nn.NewSequential(nn.NewEmbedding(256, 256, nn.EmbeddingConfig{}), &classesFirst{})
 	p := must.Get(pipe.New(model, pipe.Config{Seed: 3}))(t)
 	defer nn.Free(model)
 	defer p.Close()

@@ -107,9 +107,8 @@ func newRig(t testing.TB, s setup) (*rig, func()) {
 		nn.Free(model)
 	}
 	t.Cleanup(closer)
-	return &rig{&train.Loop{
-		Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader, Step: s.start.Step, Accumulate: s.accumulate,
-	}, model}, closer
+	return &rig{&train.Loop{Pipe: p, Optimizer: o, Loss: nn.CrossEntropy(), Loader: loader,
+		Step: s.start.Step, Accumulate: s.accumulate}, model}, closer
 }
 
 // run runs a loop to its end and fails the test on an error.
@@ -133,4 +132,11 @@ func sumOf(model nn.Module) string {
 		panic(err)
 	}
 	return sum
+}
+
+func testDevices(n int) (list []torch.Device) {
+	for i := range n {
+		list = append(list, torchtest.Device(i))
+	}
+	return list
 }

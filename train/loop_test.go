@@ -16,7 +16,6 @@ import (
 	"penstock.example/data"
 	"penstock.example/group"
 	"penstock.example/internal/must"
-	"penstock.example/internal/torchtest"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/torch"
@@ -166,7 +165,7 @@ func TestDivergence(t *testing.T) {
 func TestScaler(t *testing.T) {
 	check(t)
 	hash := func(clip float64, scaler *optim.Scaler) (sum string, left *optim.Scaler, norm float64) {
-		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "adam",
+		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: testDevices(2), optimizer: "adam",
 			config: optim.Config{LR: 0.01}})
 		defer closer()
 		s.Steps, s.ClipNorm, s.Scaler = 3, clip, scaler
@@ -186,7 +185,7 @@ func TestScaler(t *testing.T) {
 		}
 	}
 
-	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd",
+	s, _ := newRig(t, setup{balance: []int{4, 4}, devices: testDevices(2), optimizer: "sgd",
 		config: optim.Config{LR: 0.1}})
 	s.Steps, s.ClipNorm, s.Scaler = 1, 1, &optim.Scaler{Scale: 1 << 10}
 	before := values(s.model)
@@ -216,7 +215,7 @@ func (l spoiling) Forward(c *nn.Ctx, y, target *torch.Tensor) *torch.Tensor {
 func TestClipNorm(t *testing.T) {
 	for _, limit := range []float64{1e-3, 1e6} {
 		check(t)
-		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: torchtest.Devices(2), optimizer: "sgd",
+		s, closer := newRig(t, setup{balance: []int{4, 4}, devices: testDevices(2), optimizer: "sgd",
 			config: optim.Config{LR: 1}})
 		s.Steps, s.ClipNorm = 1, limit
 		before := values(s.model)
@@ -322,8 +321,7 @@ func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 						int64(start), int64(rows)))
 				c.SetGrad(false)
 				c.Backward([]*torch.Tensor{loss},
-					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss),
-						float64(rows)/float64(total))}, false)
+					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss), float64(rows)/float64(total))}, false)
 				microBatch, start = microBatch+1, start+rows
 			}
 		}
@@ -428,8 +426,7 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		next.run(t)
 		s.run(t)
 		if a, b := sumOf(s.model), sumOf(next.model); a != want || b != want {
-			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b,
-				want)
+			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b, want)
 		}
 		l.Close()
 		closer()

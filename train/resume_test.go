@@ -73,7 +73,7 @@ func TestResumeIsBitEqual(t *testing.T) {
 		for _, at := range []int64{0, 2, 5, 7, steps} {
 			t.Run(fmt.Sprintf("%s %v from step %d", o.optimizer, o.config, at), func(t *testing.T) {
 				check(t)
-				o.devices = torchtest.Devices(3)
+				o.devices = testDevices(3)
 				whole, closer := newRig(t, o)
 				whole.Steps, whole.ClipNorm = steps, 1
 				whole.LRSchedule = must.Get(optim.NewSchedule("cosine", optim.ScheduleConfig{
@@ -323,7 +323,7 @@ func TestRefusedStepChangesNothing(t *testing.T) {
 			continue
 		}
 		check(t)
-		o := setup{balance: row.balance, devices: torchtest.Devices(3), optimizer: "adam",
+		o := setup{balance: row.balance, devices: testDevices(3), optimizer: "adam",
 			config: optim.Config{LR: 0.01, WeightDecay: 0.1}}
 		plain, closePlain := newRig(t, o)
 		refused, closeRefused := newRig(t, o)

@@ -23,8 +23,7 @@ func validating(t testing.TB, s *rig, store train.Store, into *strings.Builder) 
 		return err
 	}}
 	s.OnEpoch = func(int) error {
-		_, err := store.Save(s.Progress(), recipe(), s.model,
-			s.Optimizer)
+		_, err := store.Save(s.Progress(), recipe(), s.model, s.Optimizer)
 		return err
 	}
 }
@@ -196,8 +195,7 @@ func TestValidationAtTheEnd(t *testing.T) {
 			s.Steps = steps
 			s.run(t)
 			if s.Best == nil || fmt.Sprint(s.Best.Last) != last {
-				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best,
-					last)
+				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best, last)
 			}
 			save(t, store, s)
 			closer()

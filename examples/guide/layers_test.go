@@ -164,7 +164,7 @@ func Example_skips() {
 }
 
 func Example_tied() {
-	embed := nn.NewEmbedding(100, 16)
+	embed := nn.NewEmbedding(100, 16, nn.EmbeddingConfig{})
 	model := nn.NewSequential().
 		Add("embed", embed).
 		Add("hidden", nn.NewLinear(16, 16)).

@@ -146,7 +146,6 @@ func (p *picture) legend() {
 	}
 }
 
-// worker draws the row of a worker and its memory.
 func (p *picture) worker(w int) {
 	y := p.y(w)
 	p.text(float64(p.left-10), float64(y+17), 12, "end", "#111111", p.name(w))

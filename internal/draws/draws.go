@@ -52,6 +52,3 @@ func set(n any) {
 		panic(err)
 	}
 }
-
-// Many reports whether at least 15 cases are drawn, so that a test sees every likely case.
-func Many() bool { return flag.Lookup(name).Value.(flag.Getter).Get().(int) >= 15 }

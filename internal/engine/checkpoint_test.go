@@ -59,8 +59,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 	}
 	operators := []func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor{
 		func(c *torch.Ctx, i int, x *torch.Tensor) *torch.Tensor {
-			return c.Linear(x, weights[i],
-				biases[i])
+			return c.Linear(x, weights[i], biases[i])
 		},
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.Op("aten::tanh", x) },
 		func(c *torch.Ctx, _ int, x *torch.Tensor) *torch.Tensor { return c.GELU(x, "none") },
@@ -95,8 +94,7 @@ func TestCheckpointIsTransparent(t *testing.T) {
 				}
 				if checkpoints && depth < cut[i] {
 					return engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
-						return tensors{from(c, i,
-							depth+1, in[0])}
+						return tensors{from(c, i, depth+1, in[0])}
 					}, tensors{x}, true)[0]
 				}
 				return from(c, i+1, 0, operators[chain[i]](c, i, x))
@@ -184,8 +182,7 @@ func TestCheckpointGoesBackTwice(t *testing.T) {
 	c := checkpointed(t, torch.Options{})
 	x := torchtest.Leaf(t, c, 2)
 	y := engine.Checkpoint(c, func(c *torch.Ctx, in tensors) tensors {
-		return tensors{c.MulScalar(in[0],
-			3)}
+		return tensors{c.MulScalar(in[0], 3)}
 	},
 		tensors{x}, false)
 	back := func(keep bool) error {
@@ -328,12 +325,10 @@ func TestCheckpointFailures(t *testing.T) {
 			fail func(c *torch.Ctx)
 			want func(ended any) bool
 		}{
-			"an *Error": {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
-			"another type": {func(*torch.Ctx) { panic(key{3}) },
-				func(p any) bool { return p == any(key{3}) }},
+			"an *Error":    {func(*torch.Ctx) { panic(boom) }, func(p any) bool { return p == any(boom) }},
+			"another type": {func(*torch.Ctx) { panic(key{3}) }, func(p any) bool { return p == any(key{3}) }},
 			"an operator": {func(c *torch.Ctx) {
-				c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32,
-					2, 3))
+				c.Op("aten::mm", c.Ones(torch.Float32, 2, 3), c.Ones(torch.Float32, 2, 3))
 			}, func(p any) bool {
 				e, ok := p.(*torch.Error)
 				return ok && e.Op == "aten::mm" && cmp.Equal(e.Args, []string{"float32[2,3]", "float32[2,3]"})
@@ -345,7 +340,9 @@ func TestCheckpointFailures(t *testing.T) {
 				e, ok := p.(*torch.Error)
 				return ok && errors.Is(e, torch.ErrOutOfMemory)
 			}},
-			"memory in the inner backward": {func(c *torch.Ctx) { c.Device().SetLimit(c.Device().Memory().Live + 64) }, func(p any) bool {
+			"memory in the inner backward": {func(c *torch.Ctx) {
+				c.Device().SetLimit(c.Device().Memory().Live + 64)
+			}, func(p any) bool {
 				e, ok := p.(*torch.Error)
 				return ok && errors.Is(e, torch.ErrOutOfMemory) && strings.Contains(e.Op, "TanhBackward")
 			}},
@@ -379,8 +376,7 @@ func TestCheckpointFailures(t *testing.T) {
 					t.Errorf("sequence %d, recorded in [%d,%d)", e.Sequence, before, after)
 				}
 				c.Device().SetLimit(0)
-				y = engine.Checkpoint(c, deep(depth-1, func(c *torch.Ctx,
-					in tensors) tensors {
+				y = engine.Checkpoint(c, deep(depth-1, func(c *torch.Ctx, in tensors) tensors {
 					return tensors{c.MulScalar(in[0], 2)}
 				}), tensors{x}, false)
 				c.Backward(y, tensors{grad}, false)

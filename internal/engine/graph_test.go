@@ -45,8 +45,7 @@ func TestGateLeavesTheGradientAsItCame(t *testing.T) {
 		t.Errorf("a second backward leaves %v, want it afresh: 1", got[0])
 	}
 	if err := torch.Try(func() {
-		c.Backward([]*torch.Tensor{z}, []*torch.Tensor{nil},
-			false)
+		c.Backward([]*torch.Tensor{z}, []*torch.Tensor{nil}, false)
 	}); err == nil || !strings.Contains(err.Error(), "second time") {
 		t.Errorf("a backward without its graph: %v", err)
 	}
@@ -126,8 +125,7 @@ func TestBranchIsTheSameTensor(t *testing.T) {
 		t.Error("a change of the branch is not one of the tensor")
 	}
 	if err := torch.Try(func() {
-		c.Backward([]*torch.Tensor{square}, []*torch.Tensor{c.Op("aten::ones_like", square)},
-			false)
+		c.Backward([]*torch.Tensor{square}, []*torch.Tensor{c.Op("aten::ones_like", square)}, false)
 	}); err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
 		t.Errorf("backward through what the change spoiled: %v", err)
 	}
@@ -179,8 +177,7 @@ func TestSumsOfCopiedGradients(t *testing.T) {
 		},
 	} {
 		if got := peak(gradient); got != want {
-			t.Errorf("%s: the backward takes %d bytes, with a gradient that was made here %d", name, got,
-				want)
+			t.Errorf("%s: the backward takes %d bytes, with a gradient that was made here %d", name, got, want)
 		}
 	}
 }
@@ -271,8 +268,7 @@ func TestGradientsAtABorderAreDense(t *testing.T) {
 func TestBranchesAndMailboxesGetDenseGradients(t *testing.T) {
 	c := torchtest.New(t, torch.Options{Grad: true})
 	columns := func(x *torch.Tensor) *torch.Tensor {
-		return c.Cat([]*torch.Tensor{x,
-			c.Zeros(torch.Float32, 4, 1)}, 1)
+		return c.Cat([]*torch.Tensor{x, c.Zeros(torch.Float32, 4, 1)}, 1)
 	}
 	box := engine.Mailbox(c)
 	branch := engine.Branch(c, engine.Gate(c, box, c.Ones(torch.Float32, 4, 6)))

@@ -180,7 +180,6 @@ func failureOf(rank int, c *exec.Cmd, err error, after time.Duration, named stri
 	return f
 }
 
-// signal sends a signal to the processes that have not ended.
 func signal(processes []*exec.Cmd, s syscall.Signal) {
 	for _, c := range processes {
 		_ = c.Process.Signal(s) // an error means that it has ended

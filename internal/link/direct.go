@@ -22,8 +22,8 @@ type Communicators interface {
 	// Open joins the other end, for a device that sends or receives, and returns the number of the
 	// communicator. It blocks until the other end has called it, or Abort is called.
 	Open(id []byte, d torch.Device, sends bool) (int, error)
-	// Transfer queues moves of the memory of dense tensors over a communicator, all at once, on a stream of the
-	// communicator's device. It sends or receives as the communicator does.
+	// Transfer queues the moves of dense tensors over a communicator, all at once, on a stream of its device.
+	// It sends or receives as the communicator does.
 	Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error
 	// Err returns a failure since Open, or nil. It returns even while Close waits.
 	Err() error

@@ -131,7 +131,6 @@ func (l *remoteRun) postMessage(send schedule.Action, part, n int, in *incoming)
 	return l.postPart(send, part, in.head, in)
 }
 
-// receive waits for the parcel of a posted receive.
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {
 	if err := wait(in.works); err != nil {
 		return p, err

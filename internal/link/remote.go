@@ -92,7 +92,6 @@ func (l *Remote) gpuLink(send schedule.Action) *gpuLink {
 	return l.direct.links[schedule.Edge{From: l.ends[send.Stage], To: l.ends[send.Peer]}]
 }
 
-// lastLayout returns the layout of a send's last parcel, or nil.
 func (l *Remote) lastLayout(send schedule.Action) layout {
 	value, _ := l.layouts.Load(send)
 	last, _ := value.(layout)

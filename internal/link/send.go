@@ -116,7 +116,6 @@ func (e *edge) settle(at int) error {
 	return err
 }
 
-// sendAll begins all messages of a parcel.
 func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 	send := out.send
 	now, tensors, err := out.pack(c)

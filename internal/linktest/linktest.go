@@ -5,7 +5,6 @@ package linktest
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -57,10 +56,18 @@ func (s *Stream) Record() stream.Event { return s.do(func() {}) }
 func (s *Stream) Wait(e stream.Event, _ stream.Reason) { s.do(e.Synchronize) }
 
 func (e event) Synchronize() {
+	_ = e.await(nil, "an event is never done: both ends of a move wait, or an end has no move")
+}
+
+// await blocks until the event is done, or until another is. It panics after Patience.
+func (e event) await(stopped event, problem string) error {
 	select {
 	case <-e:
+		return nil
+	case <-stopped:
+		return ErrClosed
 	case <-time.After(Patience):
-		panic("linktest: an event is never done: both ends of a move wait, or an end has no move")
+		panic("linktest: " + problem)
 	}
 }
 
@@ -78,14 +85,14 @@ type Fabric struct {
 
 // wire joins a sender and a receiver.
 type wire struct {
-	open   [2]chan struct{} // closed when the sender, or the receiver, opens it
+	open   [2]event // the sender, or the receiver, has opened it
 	offers chan offer
 }
 
-// offer is a receiver's memory. full is closed when the value is in it.
+// offer is a receiver's memory, and the event that the value is in it.
 type offer struct {
 	into *torch.Tensor
-	full chan struct{}
+	full event
 }
 
 // Communicators implements link.Communicators for one process.
@@ -93,9 +100,8 @@ type Communicators struct {
 	f       *Fabric
 	mu      sync.Mutex
 	ends    []end
-	stopped chan struct{}
+	stopped event
 	once    sync.Once
-	failed  error
 	queued  sync.WaitGroup
 }
 
@@ -105,7 +111,7 @@ type end struct {
 }
 
 func (f *Fabric) Communicators() *Communicators {
-	return &Communicators{f: f, stopped: make(chan struct{})}
+	return &Communicators{f: f, stopped: make(event)}
 }
 
 var ErrClosed = errors.New("linktest: the communicators were closed")
@@ -113,8 +119,7 @@ var ErrClosed = errors.New("linktest: the communicators were closed")
 func (c *Communicators) ID() ([]byte, error) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	open := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
-	c.f.wires = append(c.f.wires, &wire{open, make(chan offer)})
+	c.f.wires = append(c.f.wires, &wire{[2]event{make(event), make(event)}, make(chan offer)})
 	return []byte(strconv.Itoa(len(c.f.wires) - 1)), nil
 }
 
@@ -131,12 +136,8 @@ func (c *Communicators) Open(id []byte, _ torch.Device, sends bool) (int, error)
 		side = 0
 	}
 	close(w.open[side])
-	select {
-	case <-w.open[1-side]:
-	case <-c.stopped:
-		return 0, ErrClosed
-	case <-time.After(Patience):
-		return 0, fmt.Errorf("linktest: nobody has opened the other end of wire %d", n)
+	if err := w.open[1-side].await(c.stopped, "nobody has opened the other end"); err != nil {
+		return 0, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +165,7 @@ func (c *Communicators) move(over int, t *torch.Tensor) {
 	e := c.ends[over]
 	c.mu.Unlock()
 	if !e.sends {
-		mine := offer{t, make(chan struct{})}
+		mine := offer{t, make(event)}
 		select {
 		case e.offers <- mine:
 			<-mine.full
@@ -183,11 +184,9 @@ func (c *Communicators) move(over int, t *torch.Tensor) {
 	case o := <-e.offers:
 		h := torch.NewCtx(torch.Options{})
 		defer h.Close()
-		err := torch.SetBytes(engine.InMemoryOrder(h, o.into), torch.Bytes(engine.InMemoryOrder(h, t)))
-		if err != nil {
-			c.f.mu.Lock()
-			c.failed = err
-			c.f.mu.Unlock()
+		if err := torch.SetBytes(engine.InMemoryOrder(h, o.into),
+			torch.Bytes(engine.InMemoryOrder(h, t))); err != nil {
+			panic(err)
 		}
 		close(o.full)
 	case <-c.stopped:
@@ -195,29 +194,22 @@ func (c *Communicators) move(over int, t *torch.Tensor) {
 }
 
 func (c *Communicators) Err() error {
-	c.f.mu.Lock()
-	defer c.f.mu.Unlock()
 	select {
 	case <-c.stopped:
 		return ErrClosed
 	default:
-		return c.failed
+		return nil
 	}
 }
 
 func (c *Communicators) Abort() { c.once.Do(func() { close(c.stopped) }) }
 
 func (c *Communicators) Close() {
-	ended := make(chan struct{})
+	ended := make(event)
 	go func() {
 		c.queued.Wait()
 		close(ended)
 	}()
-	select {
-	case <-ended:
-	case <-c.stopped:
-	case <-time.After(Patience):
-		panic("linktest: moves never end")
-	}
+	_ = ended.await(c.stopped, "moves never end")
 	c.Abort()
 }

@@ -22,7 +22,6 @@ import (
 type Events struct {
 	file    *os.File
 	devices []string
-	tests   lastTests
 }
 
 // OpenEvents makes a new event file in dir, and dir if needed. Its name begins with the time, as
@@ -41,7 +40,7 @@ func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	e := &Events{f, devices, lastTests{}}
+	e := &Events{f, devices}
 	err = e.write(Seconds(now), 0, fileVersion, []byte("brain.Event:2"))
 	if err == nil && steps > 0 { // status START voids older files from this step on
 		err = e.write(Seconds(now), steps+1, sessionLog, field(nil, 1, int64(1)))
@@ -96,9 +95,6 @@ func (e *Events) Step(s Step) error {
 }
 
 func (e *Events) Test(t Test) error {
-	if !e.tests.isNew(t) {
-		return nil
-	}
 	prefix, loss := "", "test_loss"
 	if t.Validation {
 		prefix, loss = "validation/", "validation/loss"

@@ -46,8 +46,7 @@ type History struct {
 	Validations []Test `json:"validations,omitempty"`
 }
 
-// Writer takes the numbers of a run. A Test follows its Step; a second Test of the same step is
-// ignored. A Writer is for one goroutine.
+// Writer takes the numbers of a run. A Test follows its Step. A Writer is for one goroutine.
 type Writer interface {
 	Step(Step) error
 	Test(Test) error
@@ -112,14 +111,4 @@ func lastOf(tests []Test) (last int64) {
 		last = tests[n-1].Step
 	}
 	return last
-}
-
-// lastTests has the step of the last test at false, and of the last validation at true.
-type lastTests map[bool]int64
-
-// isNew reports whether a Test is the first of its kind after its step, and records it.
-func (l lastTests) isNew(t Test) bool {
-	isNew := t.Step > l[t.Validation]
-	l[t.Validation] = max(l[t.Validation], t.Step)
-	return isNew
 }

@@ -20,8 +20,8 @@ const FileName = "metrics.jsonl"
 // last line incomplete.
 type Log struct {
 	file    *os.File
-	pending []byte // not written yet, because the disk was full
-	tests   lastTests
+	pending []byte         // not written yet, because the disk was full
+	tested  map[bool]int64 // the step of the last test at false, of the last validation at true
 }
 
 // Open opens or makes the file of a run that has taken steps steps. It cuts off the lines of later
@@ -41,7 +41,7 @@ func Open(path string, steps int64) (*Log, error) {
 		f.Close()
 		return nil, fmt.Errorf("metrics: %s: %w", path, err)
 	}
-	return &Log{f, nil, lastTests{false: lastOf(past.Tests), true: lastOf(past.Validations)}}, nil
+	return &Log{f, nil, map[bool]int64{false: lastOf(past.Tests), true: lastOf(past.Validations)}}, nil
 }
 
 // Read reads a file, which a run may be writing to. It ignores an incomplete last line.
@@ -83,9 +83,10 @@ func (l *Log) Step(s Step) error { return l.append(s) }
 
 // Test appends the line of a test or a validation, once for each step.
 func (l *Log) Test(t Test) error {
-	if !l.tests.isNew(t) {
+	if t.Step <= l.tested[t.Validation] {
 		return nil
 	}
+	l.tested[t.Validation] = t.Step
 	return l.append(t)
 }
 

@@ -125,15 +125,9 @@ func List[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 	}}, name, usage)
 }
 
-// Texts is a flag that may be repeated.
-func Texts(s *pflag.FlagSet, to *[]string, name, usage string) {
-	s.StringArrayVar(to, name, nil, usage)
-}
-
-// Repeated is the pflag type of [Texts].
+// Repeated is the type of pflag's flags that may be repeated.
 const Repeated = "stringArray"
 
-// Number reads a number.
 func Number(word string) (float64, error) {
 	x, err := strconv.ParseFloat(word, 64)
 	if err != nil {
@@ -142,7 +136,6 @@ func Number(word string) (float64, error) {
 	return x, nil
 }
 
-// Integer reads a whole number.
 func Integer(word string) (int, error) {
 	n, err := strconv.Atoi(word)
 	if err != nil {

@@ -116,7 +116,8 @@ func numbers(steps int64, devices int) (h metrics.History) {
 		norm := 1 + random.Float64()
 		s := metrics.Step{Step: n, Epoch: int(n / 100), Time: 1763838000 + float64(n),
 			Loss: 2*math.Exp(-float64(n)/100) + 0.2*random.Float64(),
-			LR:   0.05 * (1 + math.Cos(math.Pi*float64(n)/float64(steps))), GradNorm: &norm, SamplesPerSecond: 900 + 100*random.Float64()}
+			LR:   0.05 * (1 + math.Cos(math.Pi*float64(n)/float64(steps))), GradNorm: &norm,
+			SamplesPerSecond: 900 + 100*random.Float64()}
 		for d := range devices {
 			s.PeakBytes = append(s.PeakBytes, int64(40+d)<<20)
 		}

@@ -176,10 +176,8 @@ func TestLiveBuildsBesideTheRun(t *testing.T) {
 		got <- text
 	}()
 	for range 100 { // also after the request is there
-		if err := errors.Join(live.Step(metrics.Step{Step: 11}), live.Test(metrics.Test{Step: 11}),
-			live.SetRun(sample(t, 2, 4))); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, errors.Join(live.Step(metrics.Step{Step: 11}), live.Test(metrics.Test{Step: 11}),
+			live.SetRun(sample(t, 2, 4))))
 	}
 	release()
 	if text := <-got; !strings.HasSuffix(strings.TrimSpace(text), "</html>") {

@@ -98,11 +98,7 @@ const (
 
 // WriteFile writes a run to a file, whole or not at all.
 func (r Run) WriteFile(path string) error {
-	err := disk.Write(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return nil
+	return disk.Write(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(r) })
 }
 
 func (r Run) MarshalJSON() ([]byte, error) {

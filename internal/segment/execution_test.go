@@ -267,8 +267,7 @@ func TestWhatLeavesIsDense(t *testing.T) {
 				t.Errorf("the gradient %v has strides %v", g, engine.Strides(c, g))
 			}
 			if held := d.Memory().Live - before; held != rows*wide*4 {
-				t.Errorf("after the backward %d bytes are held, want those of the gradient, %d", held,
-					rows*wide*4)
+				t.Errorf("after the backward %d bytes are held, want those of the gradient, %d", held, rows*wide*4)
 			}
 			torch.FreeAll(grads)
 		}

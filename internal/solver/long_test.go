@@ -129,8 +129,7 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 			for i := range l + 1 {
 				least, all := b.of(i, l)
 				if least != want[[2]int{i, l}] {
-					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least,
-						want[[2]int{i, l}])
+					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least, want[[2]int{i, l}])
 				}
 				w := newPath(terms)
 				m := least + r.Int64N(all-least+1)
@@ -179,10 +178,8 @@ func uneven(r *rand.Rand, layers int) Chain {
 	weights := r.IntN(3)
 	c := Chain{Input: size(), InputGradient: size() * r.Int64N(2), Loss: Loss{Backward: 1, Tmp: size()}}
 	for range layers {
-		l := Layer{
-			Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(),
-			Gradient: size(),
-		}
+		l := Layer{Forward: 1, ForwardNoGrad: 1, Backward: 2, Output: size(), ForwardTmp: size(),
+			ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size()}
 		l.Saved = l.Output
 		if r.IntN(3) > 0 {
 			l.Saved += size()
@@ -199,12 +196,12 @@ func uneven(r *rand.Rand, layers int) Chain {
 		from := r.IntN(layers)
 		to := from + 1 + r.IntN(layers-from)
 		// A layer's output is shared by one carry, and so is a gradient.
-		if share := (Carry{From: from, To: to,
-			Bytes: r.Int64N(c.Layers[from].Output + 1)}); !slices.ContainsFunc(c.Carries, func(k Carry) bool { return k.From == from }) {
+		share := Carry{From: from, To: to, Bytes: r.Int64N(c.Layers[from].Output + 1)}
+		if !slices.ContainsFunc(c.Carries, func(k Carry) bool { return k.From == from }) {
 			c.Carries = append(c.Carries, share)
 		}
-		if share := (Carry{From: from, To: to,
-			Bytes: r.Int64N(c.Layers[to-1].Gradient + 1)}); !slices.ContainsFunc(c.GradientCarries, func(k Carry) bool { return k.To == to }) {
+		share.Bytes = r.Int64N(c.Layers[to-1].Gradient + 1)
+		if !slices.ContainsFunc(c.GradientCarries, func(k Carry) bool { return k.To == to }) {
 			c.GradientCarries = append(c.GradientCarries, share)
 		}
 	}

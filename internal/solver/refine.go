@@ -26,7 +26,7 @@ func refine(ctx context.Context, t *terms, b *bounds, limit int64, o Options) (b
 				return nil, 0, err
 			}
 			p := newPath(t)
-			if p.write(b, guide{g}, 0, t.n, m); best == nil || p.better(best) {
+			if p.write(b, guide{g}, 0, t.n, m); best == nil || p.extra < best.extra {
 				best = p
 			}
 			if size = g.size(); optimistic {

@@ -94,13 +94,6 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 	return p, bound, 0, err
 }
 
-// better reports whether p is faster than q, or as fast with fewer recomputations, or with less
-// memory.
-func (p *path) better(q *path) bool {
-	return cmp.Or(cmp.Compare(p.extra, q.extra), cmp.Compare(p.recomputed, q.recomputed),
-		cmp.Compare(p.peak, q.peak)) < 0
-}
-
 // Least returns a plan of the least possible peak, which is its limit, and the first operation at that
 // peak. The plan need not be fast; [Solve] makes a fast one at that limit. The error is a
 // [*remat.ChainError].

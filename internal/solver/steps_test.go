@@ -16,11 +16,9 @@ func ragged(r *rand.Rand, layers int) Chain {
 	size := func() int64 { return 1 + r.Int64N(int64(1)<<(10+r.IntN(20))) }
 	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: 1, Tmp: size()}}
 	for range layers {
-		l := Layer{
-			Forward: float64(1 + r.IntN(1000)), ForwardNoGrad: float64(1 +
-				r.IntN(1000)), Backward: float64(1 + r.IntN(1000)),
-			Output: size(), ForwardTmp: size(), ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size(), WeightGradient: size(),
-		}
+		time := func() float64 { return float64(1 + r.IntN(1000)) }
+		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(), ForwardTmp: size(),
+			ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size(), WeightGradient: size()}
 		l.Saved = l.Output + size()
 		c.Layers = append(c.Layers, l)
 	}

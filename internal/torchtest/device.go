@@ -37,12 +37,3 @@ func Device(i int) torch.Device {
 	}
 	return torch.CPU(i)
 }
-
-// Devices are the first n devices for tests.
-func Devices(n int) []torch.Device {
-	out := make([]torch.Device, n)
-	for i := range out {
-		out[i] = Device(i)
-	}
-	return out
-}

@@ -3,6 +3,7 @@
 package torchtest
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -100,11 +101,7 @@ func Ended(f func()) (how any) {
 	how = "Goexit"
 	var done sync.WaitGroup
 	done.Go(func() {
-		defer func() {
-			if p := recover(); p != nil {
-				how = p
-			}
-		}()
+		defer func() { how = cmp.Or(recover(), how) }()
 		f()
 		how = "nothing"
 	})
