@@ -19,6 +19,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
+	"penstock.example/models"
 	"penstock.example/tokenizer"
 	"penstock.example/train"
 )
@@ -130,7 +131,9 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 	if s := cmd.Flags(); !s.Changed("data") {
 		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
 		run := map[string]any{}
-		_, err = toml.DecodeFile(file, &run)
+		if err = fs.ErrNotExist; t.checkpoint.Version > 0 {
+			_, err = toml.DecodeFile(file, &run)
+		}
 		for _, name := range append(dataOnly, "data") {
 			if value, has := run[name]; has {
 				err = cmp.Or(err, setFlag(s, name, value))
@@ -148,7 +151,10 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 		return sets, err
 	}
 	of.data.OnText, of.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
-	return of.open()
+	if sets, err = of.open(); err == nil && of.info.Kind == models.Text {
+		err = t.checkTokens(sets.test.Info().Classes)
+	}
+	return sets, err
 }
 
 func newPredict() *cobra.Command {
@@ -244,7 +250,7 @@ type classLine struct {
 func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
-		return fmt.Errorf("checkpoint %s has no Recipe.Samples; want train.Predict in Go", t.checkpoint.Path)
+		return fmt.Errorf("checkpoint %s has no samples; want --prompt, or train.Predict in Go", t.checkpoint.Path)
 	}
 	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
 	err = cmp.Or(checkPair(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),

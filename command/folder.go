@@ -118,7 +118,7 @@ func newModel(name string, o models.Options, a adapters) (*nn.Sequential, error)
 	model, err := models.New(name, o)
 	if err == nil && a.Rank > 0 {
 		if err = nn.AddLoRA(model, a.LoRA); err != nil {
-			err = badUsage("--lora: %s", strings.TrimPrefix(err.Error(), "nn: AddLoRA: "))
+			err = badUsage("--lora or --adapter: %s", strings.TrimPrefix(err.Error(), "nn: AddLoRA: "))
 		}
 	}
 	return model, err

@@ -83,7 +83,6 @@ func TestFolderIsAModel(t *testing.T) {
 				t.Error("two stages and a resumed run give other weights")
 			}
 			want := evaluated(t, parts, "--stages", "3")
-			says(t, must(t, "predict", parts, "--prompt", "The stages", "--tokens", "9").stdout, "\n")
 
 			merged, adapter := filepath.Join(t.TempDir(), "merged"), filepath.Join(t.TempDir(), "adapter")
 			must(t, "export", parts, "--out", merged)
@@ -101,11 +100,22 @@ func TestFolderIsAModel(t *testing.T) {
 					t.Errorf("%s: changed is %v", name, !adapted)
 				}
 			}
-			again := evaluated(t, merged, "--data", "text", "--data-dir", textFile(t, "text.txt",
-				strings.Repeat("The stages of the pipeline are busy. ", 60)), "--window", "16", "--batch", "4")
-			if d := *again.Loss - *want.Loss; d > 1e-5 || d < -1e-5 {
-				t.Errorf("the exported model has the loss %v, want %v", *again.Loss, *want.Loss)
+			text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
+			onText := []string{"--data", "text", "--data-dir", text, "--window", "16", "--batch", "4"}
+			base := writeFolder(t, of)
+			for _, model := range [][]string{{merged}, {base, "--adapter", adapter, "--stages", "2"}} {
+				again := evaluated(t, with(model, onText...)...)
+				if d := *again.Loss - *want.Loss; d > 1e-5 || d < -1e-5 {
+					t.Errorf("%v: the loss is %v, want %v", model, *again.Loss, *want.Loss)
+				}
 			}
+			drawn := []string{"--prompt", "The stages", "--tokens", "9", "--temperature", "1"}
+			prompted := must(t, with([]string{"predict", base, "--adapter", adapter}, drawn...)...).stdout
+			if want := must(t, with([]string{"predict", parts}, drawn...)...).stdout; prompted != want {
+				t.Errorf("%q, want %q", prompted, want)
+			}
+			refuses(t, []string{"predict", parts, "--adapter", adapter, "--prompt", "a"}, exitUsage,
+				"--adapter: "+parts, "want a folder with a model of Hugging Face")
 			r := must(t, tune(t, merged, layers, "--steps", "1", "--adapter", adapter)...)
 			says(t, r.stderr, "--adapter "+adapter+"/adapter_model.safetensors: loaded ")
 		})
@@ -211,18 +221,28 @@ func TestRefusesFolders(t *testing.T) {
 			[]string{"FOLDER/config.json: mlp_bias is true; want it false"}},
 		"tokens beyond the vocabulary": {replaced(configFile, `"vocab_size":380`, `"vocab_size":370`), "",
 			[]string{"377", "want at most the 370 tokens"}},
+		"tokens beyond the weights": {replaced("tokenizer.json", `"added_tokens": [`,
+			`"added_tokens": [{"id":500,"content":"<x>"},`), "", []string{"501", "want at most the 380 tokens"}},
 		"no tokenizer": {func(_ *testing.T, folder string) {
 			os.Remove(filepath.Join(folder, "tokenizer.json"))
 		}, "",
 			[]string{"want a tokenizer.json"}},
 		"longer than the positions": {nil, "--window 321", []string{"want at most the 320 positions"}},
 		"layers that are not there": {nil, "--lora layers=*.c_attn",
-			[]string{`--lora: no linear layer is named "*.c_attn"; there are ` +
+			[]string{`--lora or --adapter: no linear layer is named "*.c_attn"; there are ` +
 				`"model.layers.0.self_attn.q_proj"`}},
 		"an adapter of another model": {nil, "--adapter ../models/testdata/folders/gpt2/adapter",
-			[]string{"--lora: no linear layer is named", "transformer.h"}},
+			[]string{"--adapter: no linear layer is named", "transformer.h"}},
 		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
 			[]string{"--adapter", "of another shape"}},
+		"no data": {func(t *testing.T, folder string) {
+			text := filepath.Join(filepath.Dir(folder), configName) // of something else
+			if err := os.WriteFile(text, []byte(`data = "text"`), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			refuses(t, []string{"eval", folder}, exitUsage, "--data is needed")
+			os.Remove(filepath.Join(folder, configFile))
+		}, "", []string{configFile}},
 		"no folder": {nil, "--model ./nothing", []string{"nothing/config.json"}},
 		"no rank":   {nil, "--lora r=0", []string{"want a whole number from 1"}},
 	} {
@@ -244,6 +264,11 @@ func TestRefusesFolders(t *testing.T) {
 			refuses(t, args, exitUsage, row.want...)
 			if _, err := os.Stat(out); err == nil {
 				t.Error("--out was made")
+			}
+			if row.change != nil {
+				text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
+				refuses(t, []string{"predict", folder, "--prompt", "boats"}, exitUsage, folder)
+				refuses(t, []string{"eval", folder, "--data", "text", "--data-dir", text}, exitUsage, folder)
 			}
 		})
 	}

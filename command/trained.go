@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ import (
 
 type trainedFlags struct {
 	best          bool
+	adapter       string // a folder; "" is none
 	stages, batch int
 	config        pipe.Config
 	limit         int64
@@ -33,6 +35,7 @@ type trainedFlags struct {
 func (f *trainedFlags) register(s *pflag.FlagSet) {
 	s.SortFlags = false
 	bestFlag(s, &f.best)
+	option.Path(s, &f.adapter, "adapter", "`FOLDER` of a LoRA adapter of PEFT, if DIR is a model's folder")
 	option.Count(s, &f.stages, "stages", 1, "`N` stages that the model is cut into")
 	devicesFlag(s, &f.config.Devices)
 	option.Count(s, &f.batch, "batch", 0, "`N` samples in a batch (default: as in training)")
@@ -66,7 +69,16 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if t.checkpoint, err = folderOrCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
-	if err = t.makeModel(); err != nil {
+	file := filepath.Join(f.adapter, models.AdapterWeights)
+	if c := t.checkpoint; f.adapter != "" && c.Version > 0 {
+		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
+	} else if f.adapter != "" {
+		t.lora.LoRA, err = models.ReadAdapter(f.adapter)
+	}
+	if err = cmp.Or(err, t.makeModel()); err == nil && f.adapter != "" {
+		_, err = nn.CheckWeights(file, nn.Adapters(t.model), nn.WeightsConfig{})
+	}
+	if err != nil {
 		return nil, wrongInput(err)
 	}
 	config := f.config
@@ -96,6 +108,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		err = loadWeights(t.weights, t.pipe.Model(), t.rules)
 	} else if err == nil {
 		err = t.checkpoint.RestoreModel(t.pipe)
+	}
+	if err == nil && f.adapter != "" {
+		err = loadWeights(file, nn.Adapters(t.pipe.Model()), nn.WeightsConfig{})
 	}
 	return t, withRemedy(err, false)
 }
@@ -197,11 +212,11 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 		if err != nil {
 			return err
 		}
-		ids, err := tokens.Encode([]byte(g.prompt))
+		ids, err := t.promptTokens(tokens, g.prompt)
 		for _, id := range ids {
 			prompt = append(prompt, int64(id))
 		}
-		return cmp.Or(err, g.checkLength(t, len(prompt)))
+		return cmp.Or(err, g.checkLength(t, len(prompt)), t.checkTokens(tokens.Len()))
 	})
 	if err != nil {
 		return err
@@ -210,31 +225,48 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	g.sampling.Stop = endTokens(t.folder)
 	c := torch.NewCtx(torch.Options{Device: t.pipe.Devices()[0]})
 	defer c.Close()
-	var ids []int32
-	var text []byte
-	shown, out := 0, cmd.OutOrStdout()
-	show := func(id int64) error {
-		if tokens == nil {
-			text = append(text, byte(id))
-		} else if int(id) < tokens.Len() { // models may have more
-			ids = append(ids, int32(id))
-			if text, err = tokens.Decode(ids); err != nil {
-				return err
-			}
-		}
-		if r, n := utf8.DecodeLastRune(text); r == utf8.RuneError && n == 1 {
-			return nil // a character is not complete
-		}
-		_, err := out.Write(text[shown:])
-		shown = len(text)
-		return err
-	}
-	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, show)
+	w := textWriter{tokens: tokens, out: cmd.OutOrStdout()}
+	err = models.Generate(cmd.Context(), c, t.pipe.Model(), prompt, g.tokens, g.sampling, w.write)
 	if err != nil {
 		return withRemedy(err, false)
 	}
-	_, err = fmt.Fprintf(out, "%s\n", text[shown:])
+	_, err = fmt.Fprintf(w.out, "%s\n", w.begun)
 	return err
+}
+
+// textWriter writes the text of tokens.
+type textWriter struct {
+	tokens *tokenizer.Tokenizer // nil: a token is a byte
+	out    io.Writer
+	begun  []byte // of a character that is not complete
+}
+
+func (w *textWriter) write(id int64) (err error) {
+	var text []byte
+	if w.tokens == nil {
+		text = []byte{byte(id)}
+	} else if int(id) < w.tokens.Len() { // models may have more
+		text, err = w.tokens.Decode([]int32{int32(id)})
+	}
+	w.begun = append(w.begun, text...)
+	if r, n := utf8.DecodeLastRune(w.begun); err != nil || r == utf8.RuneError && n == 1 {
+		return err
+	}
+	_, err = w.out.Write(w.begun)
+	w.begun = w.begun[:0]
+	return err
+}
+
+// promptTokens encodes a prompt as the model's texts are in training.
+func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]int32, error) {
+	begin, _ := tokens.Template()
+	ids, err := tokens.Encode([]byte(prompt))
+	if text := t.chosen("begin"); text == "none" || !models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
+		begin = nil
+	} else if text != "" && err == nil {
+		begin, err = tokens.Encode([]byte(text))
+	}
+	return slices.Concat(begin, ids), err
 }
 
 // checkLength refuses a text that is longer than the model's positions.
@@ -256,11 +288,25 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 	return nil
 }
 
+// checkTokens refuses more tokens than a folder's model has.
+func (t *trained) checkTokens(n int) error {
+	info, err := models.Describe(t.folder)
+	if most := info.Defaults.Classes; err == nil && models.IsFolder(t.folder) && n > most {
+		err = badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, most)
+	}
+	return err
+}
+
+// chosen returns a setting of the run's --data-set, or "".
+func (t *trained) chosen(name string) string {
+	all, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
+	text, _ := all[name].(string)
+	return text
+}
+
 // tokenizer opens the tokenizer at path, or else the run's; nil is none.
 func (t *trained) tokenizer(path string) (*tokenizer.Tokenizer, error) {
-	chosen, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
-	runs, _ := chosen["tokenizer"].(string)
-	if path = cmp.Or(path, runs); path == "" && models.IsFolder(t.folder) {
+	if path = cmp.Or(path, t.chosen("tokenizer")); path == "" && models.IsFolder(t.folder) {
 		path = t.folder
 	}
 	if path == "" {

@@ -1,8 +1,11 @@
 package data_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"penstock.example/data"
@@ -89,6 +92,46 @@ func TestJSONLIgnoresPromptsAndPadding(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestJSONLTemplate: texts have the tokens around them that the tokenizer says, or the settings.
+func TestJSONLTemplate(t *testing.T) {
+	var file map[string]any
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(jsonlTokenizer))(t), &file))
+	type object = map[string]any
+	const first, last, eot = 377, 378, 376
+	file["added_tokens"] = []object{{"id": eot, "content": "<|endoftext|>"}, {"id": first, "content": "<s>"},
+		{"id": last, "content": "</s>"}}
+	special := func(name string) object { return object{"SpecialToken": object{"id": name}} }
+	whole := object{"Sequence": object{"id": "A"}}
+	begin, both := []object{special("<s>"), whole}, []object{special("<s>"), whole, special("</s>")}
+	for _, row := range []struct {
+		template   []object
+		settings   []string
+		begin, end []int64
+	}{
+		{begin, nil, []int64{first}, []int64{eot}},
+		{both, nil, []int64{first}, []int64{last}},
+		{both, []string{"end=<|endoftext|>"}, []int64{first}, []int64{eot}},
+		{begin, []string{"begin=none"}, nil, []int64{eot}},
+		{begin, []string{"begin=</s>"}, []int64{last}, []int64{eot}},
+		{nil, nil, nil, []int64{eot}},
+	} {
+		file["post_processor"] = object{"type": "TemplateProcessing", "single": row.template,
+			"special_tokens": object{"<s>": object{"ids": []int{first}}, "</s>": object{"ids": []int{last}}}}
+		path := directoryOf(t, map[string][]byte{"t.json": must.Get(json.Marshal(file))(t)}) + "/t.json"
+		want := slices.Clone(row.begin)
+		for _, id := range must.Get(must.Get(tokenizer.Open(path))(t).Encode([]byte("ab")))(t) {
+			want = append(want, int64(id))
+		}
+		want = append(want, row.end...)
+		train, _, err := openJSONL(t, strings.Repeat(`{"text": "ab"}`+"\n", 4),
+			append(row.settings, "apart=1", "tokenizer="+path)...)
+		must.Do(t, err)
+		if got := fill(t, train, 0).Input.Int64[:len(want)]; !slices.Equal(got, want) {
+			t.Errorf("%v, %v: %v, want %v", row.template, row.settings, got, want)
+		}
+	}
 }
 
 func TestJSONLRefuses(t *testing.T) {

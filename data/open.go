@@ -418,7 +418,7 @@ func jsonlSettings(o *Options) []arg.Setting {
 	j := &o.JSONL
 	return append(textSettings(o), seed(&o.Seed), arg.Setting{Name: "apart", Default: "0",
 		Read: arg.Flag(&j.Apart)},
-		text("begin", "none", "want a token before each text", &j.Begin),
+		text("begin", "the tokenizer's", "want a token before each text, or none", &j.Begin),
 		text("end", "<|endoftext|> or its like", "want a token after each text", &j.End))
 }
 

@@ -320,8 +320,9 @@ type JSONL struct {
 	// Apart gives each text a sample of its own, cut after the window, or padded with targets that are
 	// Ignored. Otherwise all texts are joined and cut into samples of the window.
 	Apart bool
-	// Begin and End are put around each text, such as "<|endoftext|>". They must be a token. An empty End
-	// is the first of <|endoftext|>, <|end_of_text|>, <|im_end|>, </s> that the tokenizer has.
+	// Begin and End are tokens around each text, such as "<|endoftext|>"; Begin may be "none". If they are
+	// empty, they are the tokenizer's (tokenizer.Tokenizer.Template), or else End is the first of
+	// <|endoftext|>, <|end_of_text|>, <|im_end|>, </s> that the tokenizer has.
 	Begin, End string
 }
 
@@ -350,16 +351,20 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 	if err != nil {
 		return nil, err
 	}
-	var begin []int32
-	if o.JSONL.Begin != "" {
-		begin, err = firstToken(t, o.JSONL.Begin)
+	begin, end := t.Template()
+	if name := o.JSONL.Begin; name == "none" {
+		begin = nil
+	} else if name != "" {
+		begin, err = firstToken(t, name)
 	}
 	ends := []string{"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"}
 	if o.JSONL.End != "" {
-		ends = []string{o.JSONL.End}
+		ends, end = []string{o.JSONL.End}, nil
 	}
-	end, wrong := firstToken(t, ends...)
-	if err = cmp.Or(err, wrong); err != nil {
+	if end == nil && err == nil {
+		end, err = firstToken(t, ends...)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var content []byte

@@ -33,13 +33,12 @@ func ReadAdapter(folder string) (o nn.LoRA, err error) {
 	only(c, "peft_type", "LORA", "LORA")
 	only(c, "bias", "none", "none")
 	o.Rank, o.Alpha, o.Dropout = get(c, "r", int64(8)), get(c, "lora_alpha", 8.0), get(c, "lora_dropout", 0.0)
-	for _, name := range []string{"base_model_name_or_path", "fan_in_fan_out", "inference_mode",
-		"init_lora_weights", "megatron_core", "peft_version", "qalora_group_size", "revision",
-		"target_modules", "task_type"} { // do not change what an adapter computes, or are in its weights
-		delete(c.fields, name)
-	}
+	harmless := []string{"base_model_name_or_path", "fan_in_fan_out", "inference_mode", "init_lora_weights",
+		"megatron_core", "peft_version", "qalora_group_size", "revision", "target_modules", "task_type",
+	} // do not change what an adapter computes, or are in its weights
 	for name, value := range c.fields {
-		if !slices.Contains([]string{"null", "false", "{}", "[]"}, string(value)) {
+		none := slices.Contains([]string{"null", "false", "{}", "[]"}, string(value))
+		if !none && !slices.Contains(harmless, name) {
 			c.refuse(name, string(value), "null: no adapter of this kind is known")
 		}
 	}

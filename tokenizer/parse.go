@@ -86,10 +86,11 @@ func Files(path string) ([]string, error) {
 
 // file has the fields of a tokenizer.json that affect encoding.
 type file struct {
-	AddedTokens  []addedToken `json:"added_tokens"`
-	Normalizer   *step        `json:"normalizer"`
-	PreTokenizer *step        `json:"pre_tokenizer"`
-	Model        struct {
+	AddedTokens   []addedToken `json:"added_tokens"`
+	Normalizer    *step        `json:"normalizer"`
+	PreTokenizer  *step        `json:"pre_tokenizer"`
+	PostProcessor template     `json:"post_processor"`
+	Model         struct {
 		Type         string           `json:"type"`
 		Dropout      float64          `json:"dropout"`
 		Prefix       string           `json:"continuing_subword_prefix"`
@@ -132,6 +133,15 @@ type step struct {
 	Split            *bool                           `json:"split"` // nil is true
 }
 
+// template is a post-processor: a TemplateProcessing, a Sequence, or one that adds no tokens to a text.
+type template struct {
+	Processors []template                  `json:"processors"`
+	Single     []map[string]map[string]any `json:"single"` // SpecialToken or Sequence, which is the text
+	Tokens     map[string]struct {
+		IDs []int32 `json:"ids"`
+	} `json:"special_tokens"`
+}
+
 // completeGPT2 adds what vocab.json and merges.txt leave out.
 func (f *file) completeGPT2() {
 	const end = "<|endoftext|>"
@@ -168,7 +178,28 @@ func (f *file) tokenizer() (*Tokenizer, error) {
 		t.added[a.Content] = a.ID
 	}
 	return t, cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.splitMetaspaces(),
-		t.indexTokens(m.Merges))
+		t.indexTokens(m.Merges), t.readTemplate(f.PostProcessor))
+}
+
+// readTemplate sets the special tokens around a text.
+func (t *Tokenizer) readTemplate(f template) (err error) {
+	for _, one := range f.Processors {
+		err = cmp.Or(err, t.readTemplate(one))
+	}
+	to := &t.begin
+	for _, piece := range f.Single {
+		if piece["SpecialToken"] == nil {
+			to = &t.end
+			continue
+		}
+		name, _ := piece["SpecialToken"]["id"].(string)
+		ids := f.Tokens[name].IDs
+		if _, unknown := t.Decode(ids); unknown != nil || ids == nil {
+			return fmt.Errorf("post_processor: the token %q is %v; want a token of the vocabulary", name, ids)
+		}
+		*to = append(*to, ids...)
+	}
+	return err
 }
 
 func (t *Tokenizer) normalise(s *step) (err error) {

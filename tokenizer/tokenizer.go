@@ -48,6 +48,8 @@ type Tokenizer struct {
 	byteLevel bool // bytes become characters of the byte alphabet
 	model     model
 	tokens    []string // by number; "" for a number without a token
+
+	begin, end []int32 // special tokens around a text
 }
 
 type lead uint8
@@ -60,6 +62,10 @@ const (
 
 // Len returns the greatest number of a token plus 1, the number of rows of a model's embedding.
 func (t *Tokenizer) Len() int { return len(t.tokens) }
+
+// Template returns the special tokens that Hugging Face's tokenizers put before and after a text, such as
+// Llama's <|begin_of_text|>: those of a TemplateProcessing.
+func (t *Tokenizer) Template() (begin, end []int32) { return t.begin, t.end }
 
 // Encode returns the numbers of the text's tokens, without special tokens. It returns an error, with line
 // and column, for a byte that is not UTF-8 and a character that is not in the vocabulary.

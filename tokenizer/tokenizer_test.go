@@ -210,7 +210,7 @@ func small(change map[string]any) []byte {
 	}
 	file := map[string]any{"model": model}
 	for name, value := range change {
-		if name == "normalizer" || name == "pre_tokenizer" || name == "added_tokens" {
+		if strings.HasSuffix(name, "izer") || name == "added_tokens" || name == "post_processor" {
 			file[name] = value
 		} else {
 			model[name] = value
@@ -221,6 +221,52 @@ func small(change map[string]any) []byte {
 		panic(err)
 	}
 	return content
+}
+
+// markers are added tokens of small.
+var markers = []map[string]any{{"id": 7, "content": "<s>"}, {"id": 8, "content": "</s>"}}
+
+// processor is a TemplateProcessing; A is the text, other names are tokens.
+func processor(pieces ...string) map[string]any {
+	var single []map[string]any
+	for _, name := range pieces {
+		kind := "SpecialToken"
+		if name == "A" {
+			kind = "Sequence"
+		}
+		single = append(single, map[string]any{kind: map[string]any{"id": name, "type_id": 0}})
+	}
+	type token = struct {
+		IDs []int32 `json:"ids"`
+	}
+	return map[string]any{"type": "TemplateProcessing", "single": single, "special_tokens": map[string]token{
+		"<s>": {[]int32{7}}, "</s>": {[]int32{8}}, "<both>": {[]int32{7, 8}}, "<none>": {[]int32{12}}}}
+}
+
+// The numbers are those of transformers 5.24: PreTrainedTokenizerFast(tokenizer_file=...)("abcb").input_ids.
+func TestTemplate(t *testing.T) {
+	bytes := map[string]any{"type": "ByteLevel", "add_prefix_space": true}
+	for name, row := range map[string]struct {
+		processor map[string]any
+		want      []int32
+	}{
+		"none":    {nil, []int32{0, 4, 1}},
+		"bytes":   {bytes, []int32{0, 4, 1}},
+		"begin":   {processor("<s>", "A"), []int32{7, 0, 4, 1}},
+		"both":    {processor("<s>", "A", "</s>"), []int32{7, 0, 4, 1, 8}},
+		"several": {processor("<both>", "A", "</s>", "</s>"), []int32{7, 8, 0, 4, 1, 8, 8}},
+		"sequence": {map[string]any{"type": "Sequence",
+			"processors": []any{bytes, processor("<s>", "A")}}, []int32{7, 0, 4, 1}},
+	} {
+		path := filepath.Join(t.TempDir(), "t.json")
+		write(t, path, small(map[string]any{"added_tokens": markers, "post_processor": row.processor}))
+		tok := open(t, path)
+		begin, end := tok.Template()
+		got := slices.Concat(begin, must.Get(tok.Encode([]byte("abcb")))(t), end)
+		if !slices.Equal(got, row.want) {
+			t.Errorf("%s: %v, want %v", name, got, row.want)
+		}
+	}
 }
 
 func TestRefuses(t *testing.T) {
@@ -275,8 +321,13 @@ func TestRefuses(t *testing.T) {
 			`added token "<m>" has single_word, lstrip or rstrip; want none`},
 		"added, other": {small(added(change{"id": 10, "content": "a"})),
 			`token "a" is 0 in model.vocab and 10 in added_tokens; want one number`},
-		"added, same": {small(added(change{"id": 1, "content": "<m>"})), `tokens "<m>" and "b" are both 1`},
-		"field":       {small(change{"added_tokens": 1}), `within "/added_tokens"`},
+		"added, same": {small(added(change{"id": 1, "content": "<m>"})),
+			`tokens "<m>" and "b" are both 1`},
+		"template beyond the vocabulary": {small(change{"post_processor": processor("<none>", "A")}),
+			`post_processor: the token "<none>" is [12]; want a token of the vocabulary`},
+		"template of no token": {small(change{"post_processor": processor("<x>", "A")}),
+			`post_processor: the token "<x>" is []; want`},
+		"field": {small(change{"added_tokens": 1}), `within "/added_tokens"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "t.json")
