@@ -86,7 +86,8 @@ func TestLeastLimit(t *testing.T) {
 				}
 			}
 			if r := limited(least); r.code != exitDone {
-				t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least, r.code, r.stderr)
+				t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least, r.code,
+					r.stderr)
 			}
 		})
 	}
@@ -118,7 +119,8 @@ func TestLeastLimitOfAllCuts(t *testing.T) {
 	}
 	for n := range int64(3) {
 		if r := within(least+n, "--stages", "2"); r.code != exitDone {
-			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code, r.stderr)
+			t.Errorf("--memory-limit %d, which was to do: exit code %d, stderr:\n%s", least+n, r.code,
+				r.stderr)
 		}
 	}
 }

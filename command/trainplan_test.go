@@ -45,7 +45,8 @@ func TestProcessesPlanThemselves(t *testing.T) {
 			want = 3
 		}
 		if len(steps) != 2 || len(steps[0].PeakBytes) != want {
-			t.Errorf("%v: %d steps on %d devices, want 2 on %d", more, len(steps), len(steps[0].PeakBytes), want)
+			t.Errorf("%v: %d steps on %d devices, want 2 on %d", more, len(steps), len(steps[0].PeakBytes),
+				want)
 		}
 		same := []string{"train", "--model", "mlp", "--data", "synthetic", "--batch", "64", "--steps", "2"}
 		for i := 0; i < len(flags); i += 2 {
@@ -170,7 +171,8 @@ func TestPlansWithoutALimitTellThePeaks(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "plan.json")
 			line := planLine(t, with(with(model, data...), "--batch", "8", "--chunks", "4", "--threads",
 				"1", "--repeats", "1", "--out", file)...)
-			steps, done := lines(t, must(t, "train", "--plan", file, "--steps", "2", "--format", "json").stdout)
+			steps, done := lines(t, must(t, "train", "--plan", file, "--steps", "2", "--format",
+				"json").stdout)
 			if !slices.Equal(done.SafeLimitBytes, line.Peak) {
 				t.Errorf("a run takes %v bytes if stages run ahead, the plan says %v", done.SafeLimitBytes,
 					line.Peak)

@@ -129,7 +129,8 @@ func llamaFamily(c *config, family string) model {
 	a.Eps = get(c, "rms_norm_eps", 1e-6)
 	a.HeadDim = c.size("head_dim", max(a.Dim/a.Heads, 1))
 	if a.Heads%a.KVHeads != 0 {
-		c.refuse("num_key_value_heads", fmt.Sprint(a.KVHeads), fmt.Sprintf("a divisor of the %d heads", a.Heads))
+		c.refuse("num_key_value_heads", fmt.Sprint(a.KVHeads),
+			fmt.Sprintf("a divisor of the %d heads", a.Heads))
 	}
 	only(c, "hidden_act", "silu", "silu")
 	only(c, "attention_dropout", 0.0, 0)
@@ -157,7 +158,8 @@ func llamaFamily(c *config, family string) model {
 	a.Frequencies = c.frequencies(a.HeadDim)
 	m := model{
 		Info: Info{Kind: Text, Input: []int64{min(context, 512)},
-			Summary: fmt.Sprintf("%s: %d blocks of %d heads over %d, %d wide", family, d.depth, a.Heads, a.KVHeads,
+			Summary: fmt.Sprintf("%s: %d blocks of %d heads over %d, %d wide", family, d.depth, a.Heads,
+				a.KVHeads,
 				a.Dim),
 			Defaults: Options{Classes: int(d.vocab), Context: int(context)}},
 	}
@@ -272,7 +274,8 @@ func viTFamily(c *config, _ string) model {
 		blocks := nn.NewSequential()
 		for i := range int(depth) {
 			heads := nn.NewGroupedAttention(attention)
-			first := []nn.NamedLayer{layer("layernorm_before", norm()), layer("attention.attention", heads[0].Layer),
+			first := []nn.NamedLayer{layer("layernorm_before", norm()),
+				layer("attention.attention", heads[0].Layer),
 				heads[1], layer("attention.output.dense", heads[2].Layer)}
 			second := []nn.NamedLayer{layer("layernorm_after", norm()),
 				layer("intermediate.dense", nn.NewLinear(width, hidden)), layer("act", nn.NewGELU()),
@@ -281,7 +284,8 @@ func viTFamily(c *config, _ string) model {
 				first = append(first, layer("attention.output.dropout", nn.NewDropout(o.Dropout)))
 				second = append(second, layer("output.dropout", nn.NewDropout(o.Dropout)))
 			}
-			blocks.Add(strconv.Itoa(i), nn.NewSequential().AddResidual("1", first...).AddResidual("2", second...))
+			blocks.Add(strconv.Itoa(i), nn.NewSequential().AddResidual("1", first...).AddResidual("2",
+				second...))
 		}
 		side := size / patch
 		embeddings := nn.NewSequential().
@@ -301,8 +305,9 @@ func viTFamily(c *config, _ string) model {
 	}
 	mean, std := c.normalisation()
 	return model{dropout: true, build: build, Info: Info{Kind: Image, Defaults: o, Mean: mean, Std: std,
-		Input:   []int64{int64(o.Channels), size, size},
-		Summary: fmt.Sprintf("vit: %dx%[1]d patches, %d blocks of %d heads, %d wide", patch, depth, heads, width)}}
+		Input: []int64{int64(o.Channels), size, size},
+		Summary: fmt.Sprintf("vit: %dx%[1]d patches, %d blocks of %d heads, %d wide", patch, depth, heads,
+			width)}}
 }
 
 // normalisation reads how the model's pictures are normalised; nil without preprocessor_config.json.

@@ -46,7 +46,8 @@ func TestFoldersHaveTheirModelsNumbers(t *testing.T) {
 				// of the adapter in the folder
 				Adapter []fixtureStep
 			}
-			must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "expected.json")))(t), &want))
+			must.Do(t, json.Unmarshal(must.Get(os.ReadFile(filepath.Join(folder, "expected.json")))(t),
+				&want))
 			c := torchtest.New(t, torch.Options{Grad: true})
 			s := build(t, folder, models.Options{})
 			t.Cleanup(func() { nn.Free(s) })

@@ -129,10 +129,12 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	}
 	if m.vocab > 0 {
 		if o.Classes > m.vocab {
-			return nil, refuse(m.Name, "Classes", o.Classes, "want at most the %d tokens of the model", m.vocab)
+			return nil, refuse(m.Name, "Classes", o.Classes, "want at most the %d tokens of the model",
+				m.vocab)
 		}
 		if most := m.Defaults.Context; o.Context > most {
-			return nil, refuse(m.Name, "Context", o.Context, "want at most the %d positions of the model", most)
+			return nil, refuse(m.Name, "Context", o.Context, "want at most the %d positions of the model",
+				most)
 		}
 		o.Classes = m.vocab
 	}

@@ -172,8 +172,9 @@ var checkpointedModels = []struct {
 	{"a tuple in and a tuple out", tripled, leaves([]int64{6, 4}), 5},
 	{"outputs without a gradient before the one with it", func(wrap wrapper) *nn.Sequential {
 		return nn.NewSequential(nn.NewLinear(4, 4), wrap(mapping(func(c *nn.Ctx, xs list) list {
-			return list{c.Argmax(xs[0], 1), c.Detach(c.Op("aten::tanh", xs[0])), c.Op("aten::eq.Tensor", xs[0],
-				xs[0]), c.Op("aten::tanh", xs[0])}
+			return list{c.Argmax(xs[0], 1), c.Detach(c.Op("aten::tanh", xs[0])),
+				c.Op("aten::eq.Tensor", xs[0],
+					xs[0]), c.Op("aten::tanh", xs[0])}
 		})))
 	}, leaves([]int64{6, 4}), 5},
 	{"integers in", func(wrap wrapper) *nn.Sequential {
@@ -501,7 +502,8 @@ func TestWhatACheckpointedLayerSees(t *testing.T) {
 			}
 			if ctx.Checkpointing != cfg.Checkpointing || ctx.Recomputing != cfg.Recomputing ||
 				ctx.Path() != "" {
-				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing, ctx.Path())
+				t.Errorf("after forward the context has %v, %v, %q", ctx.Checkpointing, ctx.Recomputing,
+					ctx.Path())
 			}
 			if y.RequiresGrad() {
 				c.Backward(list{y}, list{c.Op("aten::ones_like", y)}, false)
@@ -545,8 +547,10 @@ func TestCheckpointTakesNoSkips(t *testing.T) {
 		}
 	}
 	for want, model := range map[string]*nn.Sequential{
-		`"0" stashes "a", which no layer pops`: nn.NewSequential(nn.Checkpointed(stashing("a")), popping("a")),
-		`"1" pops "a", which no layer stashes`: nn.NewSequential(stashing("a"), nn.Checkpointed(popping("a"))),
+		`"0" stashes "a", which no layer pops`: nn.NewSequential(nn.Checkpointed(stashing("a")),
+			popping("a")),
+		`"1" pops "a", which no layer stashes`: nn.NewSequential(stashing("a"),
+			nn.Checkpointed(popping("a"))),
 	} {
 		err := torch.Try(func() { model.Forward(nn.NewCtx(c, nn.Config{}), c.Ones(torch.Float32, 2)) })
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -38,7 +38,8 @@ func TestRandomNumbersFollowSeedMicroBatchAndName(t *testing.T) {
 			nn.NamedLayer{Name: "a", Layer: nested}), true},
 		{"flattened by a partition", run(nn.Config{Seed: 1, MicroBatch: 2, MicroBatches: 4},
 			nn.NewSequential().Add("a",
-				nn.NewSequential().Add("b", nn.NewSequential().Add("c", nn.NewDropout(0.5)))).Layers()[0]), true},
+				nn.NewSequential().Add("b",
+					nn.NewSequential().Add("c", nn.NewDropout(0.5)))).Layers()[0]), true},
 		{"another micro-batch", run(nn.Config{Seed: 1, MicroBatch: 3, MicroBatches: 4}, named("a.b.c")),
 			false},
 		{"another seed", run(nn.Config{Seed: 2, MicroBatch: 2, MicroBatches: 4}, named("a.b.c")), false},
@@ -352,14 +353,15 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		"GroupNorm":                    {nn.NewGroupNorm(1, 2, nn.NormConfig{}), image, single},
 		"GroupNorm without parameters": {nn.NewGroupNorm(1, 2, nn.NormConfig{NoAffine: true}), image, half},
 		"RMSNorm":                      {nn.NewRMSNorm([]int64{6}, nn.NormConfig{}), rows, single},
-		"RMSNorm without parameters":   {nn.NewRMSNorm([]int64{6}, nn.NormConfig{NoAffine: true}), rows, half},
-		"ReLU in place":                {nn.NewReLUInPlace(), rows, half},
-		"GELU":                         {nn.NewGELU(), rows, half},
-		"LogSoftmax":                   {nn.NewLogSoftmax(1), rows, half},
-		"Dropout2d":                    {nn.NewDropout2d(0.5), image, half},
-		"attention":                    {selfAttention(8, 2, true), sequence, half},
-		"a transformer block":          {transformerBlock(8, 2, 0.1), sequence, half},
-		"a basic block":                {nn.NewBasicBlock(2, 4, 2), image, half},
+		"RMSNorm without parameters": {nn.NewRMSNorm([]int64{6}, nn.NormConfig{NoAffine: true}), rows,
+			half},
+		"ReLU in place":       {nn.NewReLUInPlace(), rows, half},
+		"GELU":                {nn.NewGELU(), rows, half},
+		"LogSoftmax":          {nn.NewLogSoftmax(1), rows, half},
+		"Dropout2d":           {nn.NewDropout2d(0.5), image, half},
+		"attention":           {selfAttention(8, 2, true), sequence, half},
+		"a transformer block": {transformerBlock(8, 2, 0.1), sequence, half},
+		"a basic block":       {nn.NewBasicBlock(2, 4, 2), image, half},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{Grad: true})
@@ -487,7 +489,8 @@ func TestBuffersAfterAFailure(t *testing.T) {
 					}
 				})
 				if ended == "nothing" {
-					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed, recomputing)
+					t.Errorf("%s, checkpointed %v, recomputing %v: no failure", how, checkpointed,
+						recomputing)
 				}
 				for name, value := range buffersOf(model) {
 					if value != before[name] {
@@ -578,7 +581,8 @@ func transformerBlock(dim, heads int64, dropout float64) *nn.Sequential {
 		if path := []nn.NamedLayer{norm, part}; dropout == 0 {
 			s.AddResidual(number, path...)
 		} else {
-			s.AddResidual(number, append(path, nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
+			s.AddResidual(number, append(path,
+				nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
 		}
 	}
 	return s

@@ -64,7 +64,8 @@ func AddLoRA(m Module, o LoRA) error {
 	})
 	for i, pattern := range o.Layers {
 		if !matched[i] {
-			return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", pattern, firstFew(names))
+			return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", pattern,
+				firstFew(names))
 		}
 	}
 	Freeze(m)
@@ -102,7 +103,8 @@ func Adapters(m Module) Module {
 	list := &Base{}
 	linears(m, "", func(name string, l linearLayer) {
 		if a := l.adaptedBy().adapter; a != nil {
-			list.params = append(list.params, named{peftName(name, "A"), a.a}, named{peftName(name, "B"), a.b})
+			list.params = append(list.params, named{peftName(name, "A"), a.a},
+				named{peftName(name, "B"), a.b})
 		}
 	})
 	return list

@@ -322,7 +322,8 @@ func TestInPlaceInAPartOfAModel(t *testing.T) {
 			var y *torch.Tensor
 			err := torch.Try(func() {
 				ctx := nn.NewCtx(c, nn.Config{Skips: first})
-				xs := ctx.RunNamed(l[1], ctx.RunNamed(l[0], []*torch.Tensor{torch.From(c, []float32{-1, -1})}))
+				xs := ctx.RunNamed(l[1],
+					ctx.RunNamed(l[0], []*torch.Tensor{torch.From(c, []float32{-1, -1})}))
 				second.Give(key, first.Take(ctx, key))
 				ctx = nn.NewCtx(c, nn.Config{Skips: second})
 				y = ctx.RunNamed(l[3], ctx.RunNamed(l[2], xs))[0]
@@ -815,7 +816,8 @@ func runInParts(t *rapid.T, c *nn.Ctx, model *nn.Sequential, cuts []int, x *torc
 				if pop < cuts[i+1] {
 					continue
 				}
-				own, to := (*torch.Tensor)(nil), slices.IndexFunc(cuts, func(cut int) bool { return cut > pop })-1
+				own, to := (*torch.Tensor)(nil),
+					slices.IndexFunc(cuts, func(cut int) bool { return cut > pop })-1
 				switch {
 				case skip == nil:
 				case to == i+1:
@@ -865,7 +867,8 @@ func TestVerifySkipsListsAllThatIsWrong(t *testing.T) {
 			[]string{`"0" both stashes and pops "a"`}},
 		{"the names of nested layers", nn.NewSequential().Add("down", nn.NewSequential().Add("conv",
 			plainly("a", ""))).Add("up", plainly("", "", plainly("", "b"))),
-			[]string{`"up.0" pops "b", which no layer stashes`, `"down.conv" stashes "a", which no layer pops`}},
+			[]string{`"up.0" pops "b", which no layer stashes`,
+				`"down.conv" stashes "a", which no layer pops`}},
 		{"of two children the second first", nn.NewSequential(plainly("", "", plainly("", "a"),
 			plainly("a", ""))), []string{`"0.0" pops "a" before "0.1" stashes it`}},
 		{"all children come before the next layer", nn.NewSequential(plainly("", "a", plainly("b", "")),

@@ -298,7 +298,8 @@ func TestUnfilledParametersAreNotInitialised(t *testing.T) {
 	o := nn.WeightsConfig{Skip: []string{"fc.bias"}, Unfilled: true}
 	must.Get(nn.CheckWeights(write(t, state("", 4)...), m, o))(t)
 	nn.Materialise(c, nn.State(m), 1)
-	if want := map[string]bool{"body.1.num_batches_tracked": true, "fc.bias": true}; !maps.Equal(drawn, want) {
+	if want := map[string]bool{"body.1.num_batches_tracked": true, "fc.bias": true}; !maps.Equal(drawn,
+		want) {
 		t.Errorf("drawn are %v, want %v", drawn, want)
 	}
 }

@@ -173,12 +173,14 @@ func TestRatesByNameAreThoseOfPyTorch(t *testing.T) {
 		want   []float64
 	}{
 		{"linear", optim.ScheduleConfig{TotalSteps: 5}, []float64{0.4, 0.32, 0.24, 0.16, 0.08, 0, 0}},
-		{"linear", optim.ScheduleConfig{TotalSteps: 5, MinLR: 0.1}, []float64{0.4, 0.34, 0.28, 0.22, 0.16, 0.1}},
+		{"linear", optim.ScheduleConfig{TotalSteps: 5, MinLR: 0.1},
+			[]float64{0.4, 0.34, 0.28, 0.22, 0.16, 0.1}},
 		{"one-cycle", optim.ScheduleConfig{TotalSteps: 10}, []float64{0.016, 0.208, 0.4, 0.38019385280538953,
 			0.3246982615799052, 0.24450480877451572, 0.1554967912254843, 0.0753033384200948,
 			0.019807747194610516, 1.6e-06, 1.6e-06}},
 		{"one-cycle", optim.ScheduleConfig{TotalSteps: 7, Rise: 0.5, DivFactor: 10, FinalDivFactor: 100},
-			[]float64{0.04, 0.16437694101250946, 0.36562305898749053, 0.38021357980690335, 0.24465968260447163,
+			[]float64{0.04, 0.16437694101250946, 0.36562305898749053, 0.38021357980690335,
+				0.24465968260447163,
 				0.07562673758862505, 0.0004}},
 	} {
 		row.config.LR = 0.4
@@ -191,7 +193,8 @@ func TestRatesByNameAreThoseOfPyTorch(t *testing.T) {
 	}
 	p := optim.Plateau{Factor: 0.5, Patience: 1, Lowest: 0.09 / 0.4}
 	losses := []float64{1, 0.99995, 0.9, 0.95, 0.91, 0.92, 0.93, 0.9, 0.9, 0.9, 0.8, 0.9, 0.9, 0.9}
-	for i, want := range []float64{0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.09, 0.09, 0.09, 0.09, 0.09, 0.09} {
+	for i, want := range []float64{0.4, 0.4, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1, 0.09, 0.09, 0.09, 0.09, 0.09,
+		0.09} {
 		if p.Observe(losses[i]); math.Abs(0.4*p.Scale-want) > 1e-15 {
 			t.Errorf("plateau: %v after loss %v, want %v", 0.4*p.Scale, losses[i], want)
 		}

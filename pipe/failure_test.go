@@ -64,10 +64,12 @@ func TestFailureAtEveryPoint(t *testing.T) {
 						torchtest.Check(t)
 						s := &saboteur{how: way.how}
 						model := sabotaged(s)
-						p := started(t, model, pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
+						p := started(t, model,
+							pipe.Config{Balance: []int{1, 3, 1}, Chunks: 3, Checkpoint: pipe.Always})
 						c := torch.NewCtx(torch.Options{})
 						defer c.Close()
-						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)), Target: pipe.Rows(classes(7, 3)(c, 0))}
+						b := pipe.Batch{Input: pipe.Rows(normal(7, 4)(c, 0)),
+							Target: pipe.Rows(classes(7, 3)(c, 0))}
 						loss := nn.CrossEntropy()
 						step := func() (pipe.Result, error) {
 							nn.ZeroGrads(model)
@@ -95,13 +97,15 @@ func TestFailureAtEveryPoint(t *testing.T) {
 								e.Layer, e.Direction)
 						}
 						for _, want := range append(way.wants,
-							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch, direction)) {
+							fmt.Sprintf("pipe: stage 1, micro-batch %d, layer \"2.1\", %v: ", microBatch,
+								direction)) {
 							if !strings.Contains(err.Error(), want) {
 								t.Errorf("%q is not in: %v", want, err)
 							}
 						}
 						var panicked *pipe.PanicError
-						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name, "panic") || found &&
+						if found := errors.As(err, &panicked); found != strings.HasPrefix(way.name,
+							"panic") || found &&
 							!strings.Contains(string(panicked.Stack), "pipe/failure_test.go") {
 							t.Errorf("the stack of the panic is not in %+v", panicked)
 						}
@@ -115,7 +119,8 @@ func TestFailureAtEveryPoint(t *testing.T) {
 						s.when = nil
 						after, err := step()
 						if err != nil || after.Loss != before.Loss {
-							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err, before.Loss)
+							t.Errorf("after the failure: loss %v, %v; before: %v", after.Loss, err,
+								before.Loss)
 						}
 					})
 			}
@@ -232,7 +237,8 @@ func TestPanicsOnStages(t *testing.T) {
 			if !done[0] || done[1] || !done[2] {
 				t.Errorf("stages done: %v, want all but 1", done)
 			}
-			if err := p.OnStages(context.Background(), func(int, *torch.Ctx) error { return nil }); err != nil {
+			if err := p.OnStages(context.Background(),
+				func(int, *torch.Ctx) error { return nil }); err != nil {
 				t.Errorf("the workers are of no use any more: %v", err)
 			}
 		})
@@ -270,7 +276,8 @@ func TestReceiveThatDoesNotFit(t *testing.T) {
 		var limit func()
 		pair := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.MulScalar(xs[0], 2),
-				c.Mul(c.Op("aten::sum.dim_IntList", xs[0], []int64{1}, true), c.Ones(torch.Float32, 1, width))}
+				c.Mul(c.Op("aten::sum.dim_IntList", xs[0], []int64{1}, true),
+					c.Ones(torch.Float32, 1, width))}
 		})
 		join := tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			limit()

@@ -212,7 +212,8 @@ func (q problem) plainReplicas(d torch.Device, replicas, chunks int64, seed uint
 				l := q.loss.Forward(ctx, model.Forward(ctx, c.Narrow(x, 0, row, n)), c.Narrow(y, 0, row, n))
 				loss += float64(torch.Item[float32](l)) * weight
 				c.SetGrad(false)
-				c.Backward([]*torch.Tensor{l}, []*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l), weight)}, false)
+				c.Backward([]*torch.Tensor{l},
+					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", l), weight)}, false)
 				row, microBatch = row+n, microBatch+1
 			}
 			if q.deferred {
@@ -455,7 +456,8 @@ func transformerBlock(dim, heads int64, dropout float64) *nn.Sequential {
 		if path := []nn.NamedLayer{norm, part}; dropout == 0 {
 			s.AddResidual(number, path...)
 		} else {
-			s.AddResidual(number, append(path, nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
+			s.AddResidual(number, append(path,
+				nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
 		}
 	}
 	return s

@@ -68,9 +68,11 @@ func TestLossOfTheWholeBatch(t *testing.T) {
 			[]float64{1.0578835, -0.032975547, -0.149879634, 0.139620289, -0.00648378208}},
 		"smoothed": {nn.CrossEntropy(nn.LossConfig{LabelSmoothing: 0.1}), labels, []int64{8},
 			[]float64{1.02456605, 0.0298118088, -0.139293954, 0.0652979687, 0.0170818232}},
-		"weighted and smoothed": {nn.CrossEntropy(nn.LossConfig{LabelSmoothing: 0.1, Weight: weights}), labels,
+		"weighted and smoothed": {nn.CrossEntropy(nn.LossConfig{LabelSmoothing: 0.1, Weight: weights}),
+			labels,
 			[]int64{8}, []float64{1.07840598, -0.0429468155, -0.131321043, 0.133854732, -0.0124605596}},
-		"ignored class 1": {nn.CrossEntropy(nn.LossConfig{IgnoreIndex: &one}), []int64{1, 1, 0, 1, 2, 1, 0, 2},
+		"ignored class 1": {nn.CrossEntropy(nn.LossConfig{IgnoreIndex: &one}),
+			[]int64{1, 1, 0, 1, 2, 1, 0, 2},
 			[]int64{8}, []float64{1.40950835, -0.135600433, -0.0940183699, 0.159779519, -0.161711797}},
 		"NLL": {nn.NLL(nn.LossConfig{Weight: weights}), labels, []int64{8},
 			[]float64{-0.254166663, 0.0833333433, -0.0833333358, -0.0166666675, 0.0500000045}},
@@ -131,7 +133,8 @@ func TestLossOfTheWholeBatch(t *testing.T) {
 						continue
 					}
 					all, errs := each(split.processes, func(g *group.Group) ([]float64, error) {
-						return step(g, pipe.Config{Chunks: chunks, Replicas: split.replicas, Checkpoint: policy},
+						return step(g, pipe.Config{Chunks: chunks, Replicas: split.replicas,
+							Checkpoint: policy},
 							split.batches)
 					})
 					for rank, got := range all {
@@ -140,7 +143,8 @@ func TestLossOfTheWholeBatch(t *testing.T) {
 						}
 						for i, v := range got {
 							if !(math.Abs(v-row.want[i]) < 1e-6) {
-								t.Fatalf("%s, %d chunks, %v, %+v: got %v, want %v", name, chunks, policy, split, got, row.want)
+								t.Fatalf("%s, %d chunks, %v, %+v: got %v, want %v", name, chunks, policy,
+									split, got, row.want)
 							}
 						}
 					}

@@ -266,7 +266,8 @@ func (q problem) staysWithinBudgets(t *testing.T, want record, config func(budge
 		for step, peaks := range got.peaks {
 			for at, peak := range peaks {
 				if plan := got.plans[at].Peak; peak > budget[at] || plan > budget[at] || peak > plan {
-					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step, peak, plan)
+					t.Errorf("stage %d with %d bytes, step %d: %d bytes, planned %d", at, budget[at], step,
+						peak, plan)
 				}
 			}
 		}
@@ -283,10 +284,12 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 			torchtest.Check(t)
 			last := torch.CPU(len(balance) - 1)
 			run := func(budget []int64) (plans []plan.DevicePlan, peaks []int64, err error) {
-				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20), nn.NewTanh(),
+				model := nn.NewSequential(nn.NewLinear(12, 20), nn.NewTanh(), nn.NewLinear(20, 20),
+					nn.NewTanh(),
 					nn.NewLinear(20, 20), nn.NewTanh(), nn.NewLinear(20, 16))
 				p, err := pipe.New(model,
-					pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1, Budget: budget})
+					pipe.Config{Balance: balance, Chunks: chunks, Checkpoint: pipe.Optimal, Seed: 1,
+						Budget: budget})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -343,7 +346,8 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				}
 				for at, peak := range peaks {
 					if peak > plans[at].Peak || plans[at].Peak > budget[at] {
-						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak, plans[at].Peak)
+						t.Errorf("stage %d with %d bytes: %d bytes, planned %d", at, budget[at], peak,
+							plans[at].Peak)
 					}
 				}
 			}
@@ -524,7 +528,8 @@ func (q problem) passes(cfg pipe.Config, limits []int64,
 	for step := range 2 {
 		delay()
 		if _, err := p.Step(context.Background(),
-			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y), Step: new(int64(step))}, q.loss); err != nil {
+			pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(y),
+				Step: new(int64(step))}, q.loss); err != nil {
 			return nil, nil, err
 		}
 		err := p.OnStages(context.Background(),

@@ -307,9 +307,10 @@ func TestStepWithoutAGradient(t *testing.T) {
 		return m
 	}
 	detaching := func() *nn.Sequential {
-		return nn.NewSequential(nn.NewLinear(4, 2), tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
-			return []*torch.Tensor{c.Detach(xs[0])}
-		}))
+		return nn.NewSequential(nn.NewLinear(4, 2),
+			tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
+				return []*torch.Tensor{c.Detach(xs[0])}
+			}))
 	}
 	for name, model := range map[string]func() *nn.Sequential{"frozen": frozen, "detached": detaching} {
 		for _, balance := range [][]int{{2}, {1, 1}} {
@@ -374,7 +375,8 @@ func TestFrozenBlocksKeepNothing(t *testing.T) {
 		x := c.Randn(rows, 10, dim)
 		for range 2 { // the first step measures, and makes the gradients
 			device.ResetPeak()
-			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)}, nn.MSE())
+			_, err := p.Step(context.Background(), pipe.Batch{Input: pipe.Rows(x), Target: pipe.Rows(x)},
+				nn.MSE())
 			must.Do(t, err)
 		}
 		for _, q := range nn.State(m) {

@@ -42,7 +42,8 @@ func TestAnOverwrittenInputIsNoWrongGradient(t *testing.T) {
 			}
 			if declared && (err != nil || torch.Item[float32](c.GradOf(foo)) != 2 ||
 				torch.Item[float32](bar) != 1) {
-				t.Errorf("%v: %v, or another gradient than 2, or the caller's tensor has changed", policy, err)
+				t.Errorf("%v: %v, or another gradient than 2, or the caller's tensor has changed", policy,
+					err)
 			}
 			foo.SetGradOf(nil)
 			c.Close()
@@ -63,14 +64,16 @@ func TestInPlaceIsTheSameOnEveryCut(t *testing.T) {
 			return []nn.Layer{nn.Checkpointed(nn.NewTanh()), nn.NewReLUInPlace()}
 		},
 		"a residual path that ends with Sigmoid": func() []nn.Layer {
-			return []nn.Layer{nn.NewSequential().AddResidual("", nn.NamedLayer{Name: "norm", Layer: nn.NewIdentity()},
+			return []nn.Layer{nn.NewSequential().AddResidual("",
+				nn.NamedLayer{Name: "norm", Layer: nn.NewIdentity()},
 				nn.NamedLayer{Name: "path", Layer: nn.NewSigmoid()})}
 		},
 	} {
 		model := func() *nn.Sequential {
 			return nn.NewSequential(append([]nn.Layer{nn.NewLinear(6, 6)}, layers()...)...)
 		}
-		q := problem{model: model, loss: nn.MSE(), input: normal(8, 6), target: normal(8, 6), rows: 8, steps: 2}
+		q := problem{model: model, loss: nn.MSE(), input: normal(8, 6), target: normal(8, 6), rows: 8,
+			steps: 2}
 		want, n := q.plain(2, 3), len(model().Layers())
 		for cut := 1; cut <= n; cut++ {
 			balance := []int{cut, n - cut}

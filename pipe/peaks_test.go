@@ -168,7 +168,8 @@ func (q problem) predictedApart(t test, cfg pipe.Config, processes int) (wrong s
 				return err
 			}
 			for at, d := range m.Devices() {
-				here := slices.ContainsFunc(m.Stages(), func(s *pipe.Stage) bool { return s.Here && s.Device == d })
+				here := slices.ContainsFunc(m.Stages(),
+					func(s *pipe.Stage) bool { return s.Here && s.Device == d })
 				mu.Lock()
 				if holds[at] == nil {
 					holds[at] = late(plan.Program.Graph(), at)
@@ -339,7 +340,8 @@ func TestOptimalWithAGradientOfTheInput(t *testing.T) {
 								return nil, err
 							}
 							if peak, planned := torch.CPU(0).Memory().Peak, p.Plan().Devices[0].Peak; peak != planned {
-								t.Errorf("with %d bytes, step %d.%d: %d bytes, planned %d", budget, step, again, peak, planned)
+								t.Errorf("with %d bytes, step %d.%d: %d bytes, planned %d", budget, step,
+									again, peak, planned)
 							}
 							nn.ZeroGrads(model)
 						}

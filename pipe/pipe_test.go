@@ -139,7 +139,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		Record: true})
 	c := newCtx(t, torch.Options{})
 	result := must.Get(p.Step(context.Background(),
-		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)), Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}))(t)
+		pipe.Batch{Input: pipe.Rows(normal(6, 4)(c, 0)),
+			Target: pipe.Rows(normal(6, 3)(c, 1))}, squares{}))(t)
 	if err := result.Timeline.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -158,7 +159,8 @@ func TestRecordedTimelineIsTheProgram(t *testing.T) {
 		id, _ := graph.IndexOf(e.Action)
 		for _, dep := range graph.Deps[id] {
 			if end[dep] == 0 || end[dep] > e.Start {
-				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep], end[dep])
+				t.Errorf("%v started at %v, before %v ended at %v", e.Action, e.Start, graph.Actions[dep],
+					end[dep])
 			}
 		}
 	}

@@ -290,7 +290,8 @@ func TestGivenPlanOfReplicas(t *testing.T) {
 			for i, d := range all[0].plan.Devices {
 				most := max(all[0].peaks[0][i], all[1].peaks[0][i])
 				if most > d.Peak || len(balance) == 1 && most != d.Peak {
-					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i, most, d.Peak)
+					t.Errorf("%v, %s: device %d takes %d bytes, and %d are predicted", balance, name, i,
+						most, d.Peak)
 				}
 			}
 			for _, r := range all {
@@ -437,7 +438,8 @@ func TestReplicasAccumulate(t *testing.T) {
 							if err := step(p, i, true, 0, replicas*rows); err != nil {
 								return nil, fmt.Errorf("step %d: %w", i, err)
 							}
-							if err := p.Update(context.Background(), o); !errors.Is(err, pipe.ErrAccumulating) {
+							if err := p.Update(context.Background(), o); !errors.Is(err,
+								pipe.ErrAccumulating) {
 								return nil,
 									fmt.Errorf("an update with gradients that are not summed: %v", err)
 							}

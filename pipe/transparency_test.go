@@ -37,7 +37,8 @@ func TestTransparency(t *testing.T) {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(12, 32), nn.NewReLUInPlace(),
 					nn.NewDropout(0.3),
-					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(), nn.NewDropout(0.5)), nn.NewLinear(32, 4))
+					nn.NewSequential(nn.NewLinear(32, 32), nn.NewTanh(),
+						nn.NewDropout(0.5)), nn.NewLinear(32, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 3, 4), target: classes(10, 4), rows: 10, steps: 3,
 		},
@@ -54,7 +55,8 @@ func TestTransparency(t *testing.T) {
 		},
 		"convolutions with batch norm": {
 			model: func() *nn.Sequential {
-				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3}, nn.ConvConfig{Padding: nn.Pair{1, 1}}),
+				return nn.NewSequential(nn.NewConv2d(3, 8, nn.Pair{3, 3},
+					nn.ConvConfig{Padding: nn.Pair{1, 1}}),
 					nn.NewBatchNorm2d(8, nn.BatchNormConfig{}), nn.NewReLUInPlace(),
 					nn.NewBasicBlock(8, 16, 2), nn.NewBasicBlock(16, 16,
 						1), nn.NewAdaptiveAvgPool2d(nn.Pair{1, 1}), nn.NewFlatten(1, -1), nn.NewLinear(16, 5))
@@ -412,7 +414,8 @@ func (m *randomNet) grow(i, k int) {
 			return c.Add(x, c.Op("aten::sum.dim_IntList", x, []int64{1, 3}, true))
 		}))
 	case 14:
-		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}), nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
+		m.add(nn.NewSequential(nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}}),
+			nn.NewMaxPool2d(nn.Square(2), nn.PoolConfig{})))
 	case 15:
 		m.add(nn.NewAvgPool2d(nn.Square(3), nn.PoolConfig{Stride: nn.Square(1), Padding: nn.Square(1)}))
 	case 16:

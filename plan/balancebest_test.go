@@ -20,7 +20,8 @@ func measuredChain(t *rapid.T) ([]plan.Layer, []plan.LayerSkip) {
 		layers[i] = plan.Layer{
 			Forward: float64(2 * number("forward")), Backward: float64(number("backward")),
 			Output: number("output"), Gradient: number("gradient"), Saved: number("saved"), Enter: number("enter"),
-			Parameters: parameters, Trainable: min(parameters, number("trainable")), Buffers: number("buffers"),
+			Parameters: parameters, Trainable: min(parameters,
+				number("trainable")), Buffers: number("buffers"),
 		}
 	}
 	skips := []plan.LayerSkip{}
@@ -43,7 +44,8 @@ func ties(t *rapid.T, layers int) []plan.LayerTie {
 	if layers > 1 {
 		for range rapid.IntRange(0, 3).Draw(t, "ties") {
 			from := rapid.IntRange(0, layers-2).Draw(t, "tie from")
-			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t, "tie to")
+			to := rapid.SliceOfNDistinct(rapid.IntRange(from+1, layers-1), 1, 4, rapid.ID[int]).Draw(t,
+				"tie to")
 			slices.Sort(to)
 			ties = append(ties, plan.LayerTie{
 				From: from, To: to,

@@ -26,8 +26,9 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 		c := randomCut(t, units, p.stages())
 		times := p.plainTimes(c)
 		took := p.simulate(c, times)
-		program := must.Get(p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf, MicroBatches: p.m,
-			Recompute: func(int, int) bool { return true }}))(t)
+		program := must.Get(p.generate(schedule.Config{Stages: p.stages(), Worker: p.workerOf,
+			MicroBatches: p.m,
+			Recompute:    func(int, int) bool { return true }}))(t)
 		program = program.Without(func(schedule.Action) bool { return true })
 		if want, err := p.links(c).Simulate(program, durations(times)); err != nil ||
 			int64(want.Makespan()) != took {
@@ -35,14 +36,16 @@ func TestBoundsAreBelowWhatIsSimulated(t *testing.T) {
 				want.Makespan(), err)
 		}
 		if floor := p.floor(); floor > took {
-			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took, floor)
+			t.Fatalf("%s v=%d m=%d %v: %d ns, below the bound %d of all cuts", s.Name, v, chunks, c, took,
+				floor)
 		}
 		for w := range p.workers {
 			if v > 1 || p.virtual > 1 {
 				continue
 			}
 			if bound := p.stageBound(w, c[w], c[w+1]); bound > took {
-				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took, bound, w)
+				t.Fatalf("%s m=%d %v: %d ns, below the bound %d of worker %d", s.Name, chunks, c, took,
+					bound, w)
 			}
 		}
 	})

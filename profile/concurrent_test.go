@@ -182,8 +182,10 @@ func TestFailuresElsewhere(t *testing.T) {
 				}
 				return n.MulScalar(x, 2)
 			})
-			model := nn.NewSequential(nn.NewLinear(16, 16)).Add("middle", nn.NewLinear(16, 16)).Add("last", last)
-			if _, err := profile.Measure(ctx, model, profile.Config{Devices: 2}, vectors(c)); !test.want(err) {
+			model := nn.NewSequential(nn.NewLinear(16, 16)).Add("middle", nn.NewLinear(16, 16)).Add("last",
+				last)
+			if _, err := profile.Measure(ctx, model, profile.Config{Devices: 2},
+				vectors(c)); !test.want(err) {
 				t.Error(err)
 			}
 			for _, s := range nn.State(model) {

@@ -159,7 +159,8 @@ func TestMeasuringUnderALimit(t *testing.T) {
 	for n := range int64(10) { // whatever did not fit, each layer is there once
 		d.SetLimit(1 + n*256*16*4)
 		if p := measured(t, model, config, x); len(p.Layers) != 40 || p.Input != 256*16*4 {
-			t.Errorf("under %d inputs there are %d layers, and an input of %d bytes", n, len(p.Layers), p.Input)
+			t.Errorf("under %d inputs there are %d layers, and an input of %d bytes", n, len(p.Layers),
+				p.Input)
 		}
 	}
 	config.LiftLimit, seen = false, nil
@@ -250,7 +251,8 @@ func TestMeasuringThatDoesNotFitLeavesNothing(t *testing.T) {
 			model := nn.NewSequential(nn.NewLinear(16, 4),
 				do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					wide := c.Cat(slices.Repeat(xs, 20), 1)
-					return []*torch.Tensor{xs[0], c.Op("aten::tanh", wide), c.Argmax(wide, 1), c.Op("aten::tanh", wide)}
+					return []*torch.Tensor{xs[0], c.Op("aten::tanh", wide), c.Argmax(wide, 1),
+						c.Op("aten::tanh", wide)}
 				}), do(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 					return []*torch.Tensor{c.Mul(xs[1], xs[3])}
 				}))

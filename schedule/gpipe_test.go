@@ -120,11 +120,13 @@ func TestGPipeTransfersAlongEdges(t *testing.T) {
 						receive, source, user schedule.Action
 					}{
 						{schedule.ForwardOnly,
-							schedule.Action{Kind: schedule.ReceiveActivation, Stage: to, MicroBatch: i, Peer: from},
+							schedule.Action{Kind: schedule.ReceiveActivation, Stage: to, MicroBatch: i,
+								Peer: from},
 							schedule.Action{Kind: schedule.Forward, Stage: from, MicroBatch: i},
 							schedule.Action{Kind: schedule.Forward, Stage: to, MicroBatch: i}},
 						{schedule.BackwardOnly,
-							schedule.Action{Kind: schedule.ReceiveGradient, Stage: from, MicroBatch: i, Peer: to},
+							schedule.Action{Kind: schedule.ReceiveGradient, Stage: from, MicroBatch: i,
+								Peer: to},
 							schedule.Action{Kind: schedule.Backward, Stage: to, MicroBatch: i},
 							schedule.Action{Kind: schedule.Backward, Stage: from, MicroBatch: i}},
 					} {
@@ -132,7 +134,8 @@ func TestGPipeTransfersAlongEdges(t *testing.T) {
 						id, got := g.IndexOf(way.receive)
 						sent, sends := g.IndexOf(way.receive.Matching())
 						if got != want || sends != want {
-							t.Fatalf("%v is there: %v, its send: %v, want %v\n%v", way.receive, got, sends, want, p)
+							t.Fatalf("%v is there: %v, its send: %v, want %v\n%v", way.receive, got, sends,
+								want, p)
 						}
 						if !got {
 							continue
@@ -141,7 +144,8 @@ func TestGPipeTransfersAlongEdges(t *testing.T) {
 							t.Fatalf("%v does not need its send, only %s", way.receive, texts(g, g.Deps[id]))
 						}
 						if source, _ := g.IndexOf(way.source); !slices.Contains(g.Deps[sent], source) {
-							t.Fatalf("%v does not need %v, only %s", g.Actions[sent], way.source, texts(g, g.Deps[sent]))
+							t.Fatalf("%v does not need %v, only %s", g.Actions[sent], way.source,
+								texts(g, g.Deps[sent]))
 						}
 						user, _ := g.IndexOf(way.user)
 						if !slices.Contains(g.Deps[user], id) {

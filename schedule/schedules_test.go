@@ -124,7 +124,8 @@ func TestSchedulesRefuse(t *testing.T) {
 		"zb-v: 3 stages on each device, want 2":                          workers("zb-v", 2, 3),
 		"1f1b: 2 stages on each device, want 1":                          workers("1f1b", 2, 2),
 		"bfs: 0 devices with 2 stages each, want at least 1 of both":     workers("bfs", 0, 2),
-		"and at most 16777216 stages":                                    workers("interleaved", 1<<40, 1<<40),
+		"and at most 16777216 stages": workers("interleaved", 1<<40,
+			1<<40),
 		"1f1b: stages are on the workers [0 1 0], want consecutive stages on a worker": generate("1f1b",
 			schedule.Config{Stages: 3, MicroBatches: 2, Worker: []int{0, 1, 0}}),
 		"interleaved: stages are on the workers [0 1 1 0], want as many blocks on each, that go round": generate(

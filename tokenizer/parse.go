@@ -78,7 +78,8 @@ func Files(path string) ([]string, error) {
 		err = cmp.Or(exists(files[0]), exists(files[1]))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w; want a tokenizer.json, a vocab.json with a merges.txt beside it, "+
+		return nil, fmt.Errorf("tokenizer: %w; want a tokenizer.json, a vocab.json with a merges.txt "+
+			"beside it, "+
 			"or a directory with them", err)
 	}
 	return files, nil
@@ -259,7 +260,8 @@ func (t *Tokenizer) split(s *step) (err error) {
 		pattern = gpt2Pattern
 	case "Metaspace":
 		if s.Replacement != metaspace || s.Scheme != "first" || s.Split == nil || *s.Split {
-			return errors.New("pre_tokenizer is a Metaspace; want the replacement ▁, prepend_scheme first and " +
+			return errors.New("pre_tokenizer is a Metaspace; want the replacement ▁, prepend_scheme " +
+				"first and " +
 				"split false")
 		}
 		t.metaspace, t.lead = true, leadStart

@@ -126,7 +126,8 @@ func TestRoundTrip(t *testing.T) {
 	toks := []*tokenizer.Tokenizer{open(t, "testdata/tokenizer.json"), open(t, "testdata/split.json")}
 	rapid.Check(t, func(r *rapid.T) {
 		text := strings.Join(rapid.SliceOf(rapid.OneOf(rapid.String(),
-			rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>", "'ll"}))).Draw(r, "text"), "")
+			rapid.SampledFrom([]string{"stages", " the", "\n\n ", "<|endoftext|>",
+				"'ll"}))).Draw(r, "text"), "")
 		for _, tok := range toks {
 			ids := must.Get(tok.Encode([]byte(text)))(r)
 			if back, err := tok.Decode(ids); err != nil || string(back) != text {
@@ -178,7 +179,8 @@ func TestVariants(t *testing.T) {
 			"merges": []string{"a ▁"}, "pre_tokenizer": map[string]any{"type": "Metaspace",
 				"replacement": "▁", "prepend_scheme": "first", "split": false}}, "a b", []int32{2, 3, 1}},
 		"words first": {map[string]any{"ignore_merges": true}, "abc", []int32{5}},
-		"composed":    {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301", []int32{0, 6}},
+		"composed": {map[string]any{"normalizer": map[string]any{"type": "NFC"}}, "ae\u0301",
+			[]int32{0, 6}},
 		"space in front": {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}}, "ab",
 			[]int32{9, 3}},
 		"no second space": {map[string]any{"pre_tokenizer": map[string]any{"type": "ByteLevel"}},

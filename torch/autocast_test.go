@@ -143,7 +143,8 @@ func TestAutocastLinearAccumulates(t *testing.T) {
 		for range 3 {
 			x := c.Normal_(c.Empty(torch.Float32, 4, 7), 0, 1)
 			y := linear(x, w, bias)
-			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Normal_(c.Op("aten::empty_like", y), 0, 1)}, false)
+			c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Normal_(c.Op("aten::empty_like", y), 0, 1)},
+				false)
 		}
 		for _, p := range []*torch.Tensor{w, bias} {
 			out = append(out, c.GradOf(p))

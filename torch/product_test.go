@@ -60,7 +60,8 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 							x, g := draw(append(rows[:len(rows):len(rows)], in)...),
 								draw(append(rows[:len(rows):len(rows)], out)...)
 							a, b := c.Clone(x).SetRequiresGrad(true), c.Clone(x).SetRequiresGrad(true)
-							y, z := c.Linear(a, ours.weight, ours.bias), c.AtenLinear(b, theirs.weight, theirs.bias)
+							y, z := c.Linear(a, ours.weight, ours.bias),
+								c.AtenLinear(b, theirs.weight, theirs.bias)
 							if size.same && string(torch.Bytes(y)) != string(torch.Bytes(z)) {
 								t.Errorf("micro-batch %d: other outputs", i)
 							}
@@ -74,7 +75,8 @@ func TestLinearIsAtensOverMicroBatches(t *testing.T) {
 							}
 							memory, _ := c.GradOf(ours.weight).Storage()
 							if i > 0 && memory != where {
-								t.Errorf("micro-batch %d: the gradient of the weight was not added to where it lay", i)
+								t.Errorf("micro-batch %d: the gradient of the weight was not added to "+
+									"where it lay", i)
 							}
 							where = memory
 							a.SetGradOf(nil)
@@ -169,7 +171,8 @@ func TestProductsOfBatches(t *testing.T) {
 	for _, autocast := range []torch.Autocast{torch.AutocastOff, torch.AutocastBFloat16} {
 		for _, shape := range [][]int64{{4, 6}, {40, 96}, {1, 2, 6, 6}, {3, 5, 6}, {2, 40, 96}, {5, 1, 96}} {
 			for _, out := range []int64{1, 6, 96} {
-				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3, Autocast: autocast})
+				c := torchtest.New(t, torch.Options{Device: torch.CPU(1), Threads: 1, Seed: 3,
+					Autocast: autocast})
 				draw := func(shape ...int64) *torch.Tensor {
 					return c.Normal_(c.Empty(torch.Float32, shape...), 0, 1)
 				}
@@ -279,7 +282,8 @@ func within(t *testing.T, what string, a, b *torch.Tensor, most float64) {
 	}
 	for i := range want {
 		if off := math.Abs(got[i] - want[i]); !(off <= most*largest) || len(got) != len(want) {
-			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i], len(want))
+			t.Fatalf("%s: element %d of %d is %v, want %v of %d", what, i, len(got), got[i], want[i],
+				len(want))
 		}
 	}
 }

@@ -77,7 +77,10 @@ func TestErrorInBackwardNamesNodeAndOperator(t *testing.T) {
 		t.Fatal("backward went through beyond the limit")
 	}
 	c.Device().SetLimit(c.Device().Memory().Live + 96)
-	err = torch.Try(func() { c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)}, true) })
+	err = torch.Try(func() {
+		c.Backward([]*torch.Tensor{y}, []*torch.Tensor{c.Op("aten::ones_like", y)},
+			true)
+	})
 	c.Device().SetLimit(0)
 	var e *torch.Error
 	if !errors.As(err, &e) || !errors.Is(err, torch.ErrOutOfMemory) {
@@ -201,7 +204,8 @@ func TestConvolutionBytesAreTheSameOnEveryRun(t *testing.T) {
 		if run == 0 {
 			first = m
 		} else if m.Peak != first.Peak || m.Live != first.Live {
-			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live, first.Peak)
+			t.Errorf("run %d: live %d, peak %d; first run %d, %d", run, m.Live, m.Peak, first.Live,
+				first.Peak)
 		}
 	}
 	if first.Peak <= first.Live && d.Kind == torch.KindCPU || first.Live == 0 {

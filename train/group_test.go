@@ -639,7 +639,8 @@ func TestAgree(t *testing.T) {
 				err := train.Agree(t.Context(), g, row.facts[rank])
 				var e *train.DisagreementError
 				if row.want == "" && err != nil || row.want != "" &&
-					(!errors.As(err, &e) || !strings.Contains(err.Error(), "the same training: "+row.want+"; start")) {
+					(!errors.As(err, &e) ||
+						!strings.Contains(err.Error(), "the same training: "+row.want+"; start")) {
 					t.Errorf("%v: rank %d: got  %v\nwant %s", row.facts, rank, err, row.want)
 				}
 			})

@@ -257,7 +257,8 @@ func TestAccumulateIsOneBatch(t *testing.T) {
 				defer closer()
 				s.Steps, s.ClipNorm = int64(samples/(row.batch*row.n)), 0.3
 				if balance == nil { // each batch has another weight
-					s.Loss = nn.CrossEntropy(nn.LossConfig{IgnoreIndex: new(int64(1)), Weight: []float32{0.5, 2, 1.25}})
+					s.Loss = nn.CrossEntropy(nn.LossConfig{IgnoreIndex: new(int64(1)),
+						Weight: []float32{0.5, 2, 1.25}})
 				}
 				s.LRSchedule = func(step int) float64 { return 0.1 + 0.03*float64(step) }
 				s.OnStep = []train.Hook{func(i train.StepInfo) error {
@@ -321,7 +322,8 @@ func plainly(t *testing.T, chunks, n int, updates []int, rate float64) string {
 						int64(start), int64(rows)))
 				c.SetGrad(false)
 				c.Backward([]*torch.Tensor{loss},
-					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss), float64(rows)/float64(total))}, false)
+					[]*torch.Tensor{c.Fill_(c.Op("aten::empty_like", loss),
+						float64(rows)/float64(total))}, false)
 				microBatch, start = microBatch+1, start+rows
 			}
 		}
@@ -426,7 +428,8 @@ func TestInterruptWhileBatchesAreRead(t *testing.T) {
 		next.run(t)
 		s.run(t)
 		if a, b := sumOf(s.model), sumOf(next.model); a != want || b != want {
-			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b, want)
+			t.Errorf("reading batch %d: going on gives the weights %s, resuming %s, want %s", reads, a, b,
+				want)
 		}
 		l.Close()
 		closer()
@@ -515,7 +518,8 @@ func TestShortLastBatch(t *testing.T) {
 				case !row.refused && (err != nil || r.Step != row.steps):
 					t.Errorf("%+v: %+v, %v", row, r, err)
 				case row.refused && (err == nil || errors.As(err, &within) || r.Step != row.from ||
-					!strings.Contains(err.Error(), "too few rows, 2, in an epoch's last batch: there are 3 replicas")):
+					!strings.Contains(err.Error(),
+						"too few rows, 2, in an epoch's last batch: there are 3 replicas")):
 					t.Errorf("%+v: after step %d: %v", row, r.Step, err)
 				}
 			})

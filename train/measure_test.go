@@ -247,7 +247,8 @@ func TestPlanMemory(t *testing.T) {
 		{"two stages, and batches that find gradients", network, []int{4, 4}, nil, 0, 2, []string{"", ""}},
 		{"the step of one stage, the update of the other", func() *nn.Sequential {
 			return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewDropout(0.5), nn.NewLinear(16, 40),
-				nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40, 300), nn.NewReLU(), nn.NewLinear(300, 3))
+				nn.NewTanh(), nn.NewTanh(), nn.NewTanh(), nn.NewLinear(40,
+					300), nn.NewReLU(), nn.NewLinear(300, 3))
 		}, []int{6, 3}, nil, 0, 1, []string{"", "the optimizer's update"}},
 		{"clipping", network, []int{4, 4}, nil, 0.1, 1,
 			[]string{"the optimizer's update", "the optimizer's update"}},
@@ -310,7 +311,8 @@ func TestPlanMemory(t *testing.T) {
 			l.OnStep = []train.Hook{func(s train.StepInfo) error {
 				for i, peak := range s.Peak {
 					if peak > least[i] || s.Step > 1 && row.set[i] != "" && peak != least[i] {
-						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i), least[i])
+						t.Errorf("step %d: %d bytes on %v, planned at most %d", s.Step, peak, torch.CPU(i),
+							least[i])
 					}
 				}
 				return nil

@@ -195,7 +195,8 @@ func TestValidationAtTheEnd(t *testing.T) {
 			s.Steps = steps
 			s.run(t)
 			if s.Best == nil || fmt.Sprint(s.Best.Last) != last {
-				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best, last)
+				t.Errorf("steps %v: best %+v; want one, validated last after step %s", row.steps, s.Best,
+					last)
 			}
 			save(t, store, s)
 			closer()

@@ -41,8 +41,8 @@ func says(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// A model and a data set of one's own have all verbs: the run that is resumed has the weights of a run without a
-// break, in one process and in two.
+// A model and a data set of one's own have all verbs: the run that is resumed has the weights of a run
+// without a break, in one process and in two.
 func TestProgram(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
@@ -55,7 +55,8 @@ func TestProgram(t *testing.T) {
 	}
 	want := hash(run(t, 0, with("4")...))
 	run(t, 0, with("2", "--out", out)...)
-	if got := hash(run(t, 0, with("4", "--out", out, "--resume", "--dashboard", ":0")...)); len(want) != 64 || got != want {
+	if got := hash(run(t, 0, with("4", "--out", out, "--resume", "--dashboard",
+		":0")...)); len(want) != 64 || got != want {
 		t.Errorf("a resumed run has the weights %q, one without a break %q", got, want)
 	}
 	two := run(t, 0, append([]string{"launch", "--processes", "2", "--"}, with("4")...)...)
@@ -76,10 +77,12 @@ func TestProgram(t *testing.T) {
 	says(t, run(t, 0, "report", out, "--out", filepath.Join(dir, "run.html")), "spirals on spirals: 4 steps")
 	says(t, run(t, 0, "checkpoint", "inspect", out), `"name": "spirals"`)
 	plan := filepath.Join(dir, "plan.json")
-	says(t, run(t, 0, "plan", "--model", "spirals", "--data", "spirals", "--batch", "64", "--devices", "2", "--repeats", "1",
+	says(t, run(t, 0, "plan", "--model", "spirals", "--data", "spirals", "--batch", "64", "--devices", "2",
+		"--repeats", "1",
 		"--out", plan), "SCHEDULE", "--balance")
 	run(t, 0, "train", "--plan", plan, "--steps", "1")
-	says(t, run(t, 0, "profile", "--model", "spirals", "--batch", "8", "--repeats", "1"), "spirals on 8 samples of [2]")
+	says(t, run(t, 0, "profile", "--model", "spirals", "--batch", "8", "--repeats", "1"),
+		"spirals on 8 samples of [2]")
 	says(t, run(t, 0, "models", "spirals"), "classes=3,width=64")
 	name := filepath.Base(os.Args[0]) // the program's, in all that it says of itself
 	for _, verb := range []string{"train", "plan", "profile", "schedule check"} {
@@ -92,5 +95,6 @@ func TestProgram(t *testing.T) {
 	says(t, run(t, 64, "report", dir, "--out", plan), name+": ", "which "+name+" train --out has written")
 	says(t, run(t, 64, "train", "--model", "spirals", "--data", "synthetic"),
 		"--model spirals reads inputs such as [2], and --data synthetic has [1 28 28]")
-	says(t, run(t, 64, "train", "--model", "mlp", "--data", "spirals"), fmt.Sprint("and --data spirals has ", []int64{2}))
+	says(t, run(t, 64, "train", "--model", "mlp", "--data", "spirals"),
+		fmt.Sprint("and --data spirals has ", []int64{2}))
 }

@@ -61,7 +61,8 @@ func join(t rapid.TB, worker []int, skips []schedule.Edge, chunks int, fabric *l
 		end := link.End{Device: torch.CPU(rank),
 			Copies: func() streams.Stream { copies++; return linktest.NewStream(uint64(100*rank + copies)) }}
 		m.connect = func() (err error) {
-			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end}, g.Failed(),
+			m.direct, err = link.Connect(fabric.Communicators(), edges, map[int]link.End{rank: end},
+				g.Failed(),
 				func(err error) {
 					g.Fail(group.FailedError{Stage: -1, MicroBatch: -1, Message: err.Error()})
 				}, meet(g))
@@ -318,7 +319,8 @@ func TestOpeningWaitsForItsMove(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			torchtest.Check(t)
 			comms.t, comms.aborted = t, make(chan struct{})
-			end := link.End{Device: torch.CPU(0), Copies: func() streams.Stream { return linktest.NewStream(1) }}
+			end := link.End{Device: torch.CPU(0),
+				Copies: func() streams.Stream { return linktest.NewStream(1) }}
 			d, err := link.Connect(comms, []schedule.Edge{{From: 0, To: 1}}, map[int]link.End{0: end}, nil,
 				func(error) {}, meet(nil))
 			defer d.Close()

@@ -346,7 +346,8 @@ func TestReceivesAhead(t *testing.T) {
 				from, to := ends[0].Open(0), ends[1].Open(row.capacity)
 				var sends []schedule.Action
 				for i := range parcels {
-					sends = append(sends, schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1})
+					sends = append(sends,
+						schedule.Action{Kind: schedule.SendActivation, MicroBatch: i, Peer: 1})
 				}
 				counts[1].received = 0
 				for _, send := range sends {
@@ -410,7 +411,8 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 					short := func(shortage bool, err error) {
 						t.Helper()
 						if shortage != errors.Is(err, torch.ErrOutOfMemory) ||
-							shortage != (err != nil && strings.Contains(err.Error(), "0F1>1, ahead of its receive")) {
+							shortage != (err != nil &&
+								strings.Contains(err.Error(), "0F1>1, ahead of its receive")) {
 							t.Errorf("run %d: %v; want it to be out of memory: %v", run, err, shortage)
 						}
 					}
@@ -432,7 +434,8 @@ func TestReceivesAheadWithoutMemory(t *testing.T) {
 						short(run == 1 && row.capacity == 1, err)
 					}
 					if run == 1 {
-						members[1].group.Fail(group.FailedError{Stage: 1, MicroBatch: 1, Message: "no memory"})
+						members[1].group.Fail(group.FailedError{Stage: 1, MicroBatch: 1,
+							Message: "no memory"})
 					}
 					from.Free()
 					to.Free()
@@ -531,7 +534,8 @@ func TestAllWorksAreWaitedFor(t *testing.T) {
 				must.Do(t, to.Expect(receiver, send))
 				var p link.Parcel
 				p.Add(link.Values(sender.Keep(sender.Zeros(torch.Float32, 64)),
-					sender.Keep(sender.Zeros(torch.Float32, 32)), sender.Keep(sender.Zeros(torch.Float32, 2))))
+					sender.Keep(sender.Zeros(torch.Float32, 32)), sender.Keep(sender.Zeros(torch.Float32,
+						2))))
 				must.Do(t, from.Send(sender, send, p))
 				got, err := to.Receive(receiver, send)
 				if sends {
@@ -614,7 +618,8 @@ func TestCapacityOfRemote(t *testing.T) {
 				}
 			}
 			if !slices.Equal(got, row.want) || live != row.live {
-				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want, row.live)
+				t.Errorf("waited for %v sends and kept %d tensors, want %v and %d", got, live, row.want,
+					row.live)
 			}
 		})
 	}

@@ -65,7 +65,8 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 						if other.peak <= limit &&
 							(best < 0 ||
 								cmp.Or(cmp.Compare(other.time, best),
-									cmp.Compare(other.recomputed, recomputed), cmp.Compare(other.peak, peak)) < 0) {
+									cmp.Compare(other.recomputed, recomputed), cmp.Compare(other.peak,
+										peak)) < 0) {
 							best, recomputed, peak = other.time, other.recomputed, other.peak
 						}
 					}
@@ -77,7 +78,8 @@ func TestSolveFindsTheBestOfAllPlans(t *testing.T) {
 						t.Fatalf("limit %d of %+v: the plan says %+v, and is %+v", limit, c, p, got)
 					}
 					if got.time != best || p.LowerBound > best || p.LowerBound < best*(1-1e-5) {
-						t.Fatalf("limit %d of %+v: time %v, bound %v; want %v", limit, c, got.time, p.LowerBound, best)
+						t.Fatalf("limit %d of %+v: time %v, bound %v; want %v", limit, c, got.time,
+							p.LowerBound, best)
 					}
 					if exact && (p.LowerBound != best || got.recomputed != recomputed || got.peak != peak) {
 						t.Fatalf("limit %d of %+v: bound %v, %d recomputations, peak %d; want %v, %d, %d",
@@ -114,7 +116,8 @@ func TestCurve(t *testing.T) {
 			}
 			if last := curve[len(curve)-1]; curve[0].Peak != least.Peak || last.Peak > greatestOf(t, c) ||
 				last.Time != c.Once() {
-				t.Fatalf("the curve of %+v is %+v; want it from %d to %d", c, curve, least.Peak, greatestOf(t, c))
+				t.Fatalf("the curve of %+v is %+v; want it from %d to %d", c, curve, least.Peak,
+					greatestOf(t, c))
 			}
 		}
 	}

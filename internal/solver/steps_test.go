@@ -17,7 +17,8 @@ func ragged(r *rand.Rand, layers int) Chain {
 	c := Chain{Input: size(), InputGradient: size(), Loss: Loss{Backward: 1, Tmp: size()}}
 	for range layers {
 		time := func() float64 { return float64(1 + r.IntN(1000)) }
-		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(), ForwardTmp: size(),
+		l := Layer{Forward: time(), ForwardNoGrad: time(), Backward: time(), Output: size(),
+			ForwardTmp:       size(),
 			ForwardNoGradTmp: size(), BackwardTmp: size(), Gradient: size(), WeightGradient: size()}
 		l.Saved = l.Output + size()
 		c.Layers = append(c.Layers, l)

@@ -44,11 +44,12 @@ func TestUnmarshal(t *testing.T) {
 		`{"version":1,"name":2}`:                 "name a number; want a text",
 		`{"version":1,"share":1e999}`:            "share 1e999; want a number",
 		`{"version":1,"share":NaN}`:              "share want JSON",
-		`{"version":1,"bytes":9223372036854775808}`:                   "bytes 9223372036854775808",
-		`{"version":1,"bytes":null}`:                                  "bytes null",
-		`{"version":1,"list":{}}`:                                     "list an object; want an array",
-		`{"version":1,"list":[{"good":true},{}]}`:                     `list[1] "good" is missing`,
-		`{"version":1,"list":[{"good":1}]}`:                           "list[0].good a number; want true or false",
+		`{"version":1,"bytes":9223372036854775808}`: "bytes 9223372036854775808",
+		`{"version":1,"bytes":null}`:                "bytes null",
+		`{"version":1,"list":{}}`:                   "list an object; want an array",
+		`{"version":1,"list":[{"good":true},{}]}`:   `list[1] "good" is missing`,
+		`{"version":1,"list":[{"good":1}]}`: "list[0].good a number; want true " +
+			"or false",
 		`{"version":1,"list":[7]}`:                                    "list[0] a number; want an object",
 		`{"version":1,"name":["` + strings.Repeat("long", 99) + `"]}`: "name an array; want a text",
 	} {
