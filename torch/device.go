@@ -24,6 +24,8 @@ func (k Kind) String() string {
 		return "cpu"
 	case KindCUDA:
 		return "cuda"
+	case 14:
+		return "meta"
 	}
 	return fmt.Sprintf("device type %d", int(k))
 }

@@ -25,8 +25,7 @@ func Example_checkpoint() {
 		return l
 	}
 	images := func() *nn.Sequential {
-		return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(64, 32), nn.NewReLU(),
-			nn.NewLinear(32, 10))
+		return nn.NewSequential(nn.NewFlatten(1, -1), nn.NewLinear(64, 32), nn.NewReLU(), nn.NewLinear(32, 10))
 	}
 	recipe := train.Recipe{Model: train.Choice{Name: "images"}, Batch: 32, Seed: 7}
 	sgd, err := optim.SGD(optim.Config{LR: 0.1, Momentum: 0.9})
@@ -62,8 +61,7 @@ func Example_checkpoint() {
 	check(err)
 	check(saved.Restore(p, sgd))
 	loader = from(saved.Position)
-	loop = train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Step: saved.Step,
-		Steps: 150}
+	loop = train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Step: saved.Step, Steps: 150}
 	_, err = loop.Run(ctx)
 	check(err)
 

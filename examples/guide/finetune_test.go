@@ -79,8 +79,7 @@ func fineTunePictures(folder, out string) *nn.Sequential {
 		torch.CPU(i).SetLimit(224 << 10)
 		defer torch.CPU(i).SetLimit(0)
 	}
-	p, err := pipe.New(model, pipe.Config{Balance: []int{9, 11}, Chunks: 4, Checkpoint: pipe.Optimal,
-		Seed: 1})
+	p, err := pipe.New(model, pipe.Config{Balance: []int{9, 11}, Chunks: 4, Checkpoint: pipe.Optimal, Seed: 1})
 	check(err)
 	sgd, err := optim.SGD(optim.Config{LR: 0.1, Momentum: 0.9})
 	check(err)
@@ -111,16 +110,14 @@ func Example_fineTuning() {
 func fineTuneText(out string) *nn.Sequential {
 	t, err := tokenizer.Open("../../tokenizer/testdata")
 	check(err)
-	model, err := models.New("gpt2", models.Options{Depth: 1, Width: 16, Heads: 2, Context: 16,
-		Classes: t.Len(), NoDropout: true})
+	model, err := models.New("gpt2", models.Options{Depth: 1, Width: 16, Heads: 2, Context: 16, Classes: t.Len(), NoDropout: true})
 	check(err)
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()
 	_, err = nn.LoadWeights(c, pretrained+"/gpt2.safetensors", model, nn.WeightsConfig{})
 	check(err)
 	nn.Freeze(model.Slice(0, 2)) // the embedding, which is the head as well, and the positions
-	ids, err := t.Encode([]byte(strings.Repeat("The stages of the pipeline are busy, and the batch goes "+
-		"on. ", 40)))
+	ids, err := t.Encode([]byte(strings.Repeat("The stages of the pipeline are busy, and the batch goes on. ", 40)))
 	check(err)
 	set, err := data.NewTokens(ids, t.Len(), 16)
 	check(err)
@@ -138,8 +135,7 @@ func fineTuneText(out string) *nn.Sequential {
 	sgd, err := optim.SGD(optim.Config{LR: 0.05, Momentum: 0.9})
 	check(err)
 	defer sgd.Close()
-	loop := train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 4,
-		ClipNorm: 1}
+	loop := train.Loop{Pipe: p, Optimizer: sgd, Loss: nn.CrossEntropy(), Loader: loader, Epochs: 4, ClipNorm: 1}
 	_, err = loop.Run(ctx)
 	check(err)
 	check(p.Close())
@@ -147,8 +143,7 @@ func fineTuneText(out string) *nn.Sequential {
 	return model
 }
 
-var update = flag.Bool("update", false, "record the outputs of Debian's python3-torch and "+
-	"python3-torchvision")
+var update = flag.Bool("update", false, "record the outputs of Debian's python3-torch and python3-torchvision")
 
 // PyTorch reads the fine-tuned weights and gives the same outputs. Without PyTorch the outputs are
 // compared with recorded ones.
@@ -176,8 +171,7 @@ func TestFineTunedInPyTorch(t *testing.T) {
 		input *torch.Tensor
 		tune  func(out string) *nn.Sequential
 	}{
-		{"vit", torch.From(c, pixels, 2, 3, 32, 32),
-			func(out string) *nn.Sequential { return fineTunePictures(folder, out) }},
+		{"vit", torch.From(c, pixels, 2, 3, 32, 32), func(out string) *nn.Sequential { return fineTunePictures(folder, out) }},
 		{"gpt2", torch.From(c, tokens, 1, 16), fineTuneText},
 	} {
 		tuned, input := filepath.Join(folder, row.name), filepath.Join(folder, row.name+"-input")
@@ -185,8 +179,7 @@ func TestFineTunedInPyTorch(t *testing.T) {
 		defer nn.Free(model)
 		saved := []safetensors.Tensor{torch.FileTensor("input", row.input)}
 		check(safetensors.WriteFile(input, saved, safetensors.PyTorch))
-		o := output{torch.Values[float32](model.Forward(nn.NewCtx(c, nn.Config{}), row.input)), tuned +
-			"-output", filepath.Join(pretrained, row.name+"-output.safetensors")}
+		o := output{torch.Values[float32](model.Forward(nn.NewCtx(c, nn.Config{}), row.input)), tuned + "-output", filepath.Join(pretrained, row.name+"-output.safetensors")}
 		if *update {
 			o.now = o.golden
 		}

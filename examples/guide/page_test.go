@@ -105,8 +105,7 @@ func TestPageNamesWhatExists(t *testing.T) {
 // The verbs and flags of the commands on the page exist.
 func TestPageShowsCommandsThatExist(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "penstock")
-	if out, err := exec.Command("go", "build", "-o", binary,
-		"../../cmd/penstock").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/penstock").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	help, count := map[string]string{}, 0
@@ -161,8 +160,7 @@ func TestPageLinksLeadSomewhere(t *testing.T) {
 	for _, l := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(prose, -1) {
 		file, _, _ := strings.Cut(l[1], "#")
 		_, err := os.Stat(filepath.Join(filepath.Dir(page), file))
-		if !strings.HasPrefix(l[1], "https://") &&
-			(strings.HasPrefix(l[1], "#") && !anchors[l[1]] || err != nil) {
+		if !strings.HasPrefix(l[1], "https://") && (strings.HasPrefix(l[1], "#") && !anchors[l[1]] || err != nil) {
 			t.Errorf("%s leads nowhere", l[1])
 		}
 	}
