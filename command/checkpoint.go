@@ -41,10 +41,8 @@ model.safetensors, optimizer.safetensors, and the step, recipe and hashes in sta
 // checkpoint of the run that has the lowest validation loss.
 func findCheckpoint(dir string, best bool) (c *train.Checkpoint, err error) {
 	switch c, err = train.OpenCheckpoint(dir); {
-	case errors.As(err, new(*train.DamagedError)):
-		return nil, err
 	case err != nil:
-		return nil, &usageError{err}
+		return nil, wrongInput(err)
 	case best && c.Best == nil:
 		return nil, badUsage("--best: there was no validation up to %s; want a run with --validate", c.Path)
 	case best:
@@ -168,6 +166,8 @@ weights, which the transformers library loads.
 				err = badUsage("--adapter: the run was without --lora; leave it out")
 			case layout:
 				err = checkNewFolder(out)
+			case out != stdoutPath && filepath.Ext(out) != ".safetensors":
+				err = badUsage("--out %s: want a FILE.safetensors", out)
 			default:
 				err = probe("out", out, c.Paths()...)
 			}
@@ -199,7 +199,7 @@ weights, which the transformers library loads.
 			if err == nil && out != stdoutPath {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d tensors of step %d\n", out, count, c.Step)
 			}
-			return err
+			return withRemedy(err, false)
 		},
 	}
 	s := cmd.Flags()

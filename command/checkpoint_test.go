@@ -129,8 +129,8 @@ func TestCheckpointVerify(t *testing.T) {
 		"model-00002-of-00002.safetensors: its content does not match its hash"); r.code != exitFailed {
 		t.Errorf("%+v", r)
 	}
-	out := filepath.Join(t.TempDir(), "out")
-	refuses(t, []string{"export", dir, "--out", out}, exitFailed, "model-00001")
+	out := filepath.Join(t.TempDir(), "out.safetensors")
+	refuses(t, []string{"export", dir, "--out", out}, exitUsage, "model-00001")
 	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a damaged checkpoint was merged: %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -117,7 +118,11 @@ func withRemedy(err error, trains bool) error {
 		return fmt.Errorf("%w; resume with the saved flags and data%s, or start anew with another --out", err,
 			changed)
 	case errors.As(err, &damaged):
-		return fmt.Errorf("%w; remove %s to use an earlier one, or take another --out", err, damaged.Path)
+		advice := "; start anew with another --out"
+		if all, _ := filepath.Glob(filepath.Join(filepath.Dir(damaged.Path), "step-*")); len(all) > 1 {
+			advice = fmt.Sprintf("; remove %s to use an earlier one, or take another --out", damaged.Path)
+		}
+		return badUsage("%w%s", err, advice)
 	case errors.Is(err, train.ErrNoCheckpoint):
 		return fmt.Errorf("%w; leave --resume out to start anew", err)
 	case errors.Is(err, train.ErrDiverged):

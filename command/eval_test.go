@@ -76,7 +76,7 @@ func TestEval(t *testing.T) {
 	noerr.Do(t, os.Remove(filepath.Join(out, configName)))
 	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: "+filepath.Join(out, configName))
 	noerr.Do(t, os.Truncate(filepath.Join(saved, "model-00002-of-00002.safetensors"), 100))
-	refuses(t, []string{"eval", out, "--data", "synthetic"}, exitFailed,
+	refuses(t, []string{"eval", out, "--data", "synthetic"}, exitUsage,
 		"step-000003 is damaged: model-00002-of-00002.safetensors has 100 bytes, ")
 }
 
@@ -265,7 +265,8 @@ func otherTokenizer(t *testing.T) string {
 // the nearest that there is.
 func TestExport(t *testing.T) {
 	dir := t.TempDir()
-	out, whole, narrow := filepath.Join(dir, "out"), filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	out, whole := filepath.Join(dir, "out"), filepath.Join(dir, "a.safetensors")
+	narrow, other := filepath.Join(dir, "b.safetensors"), filepath.Join(dir, "samples.csv")
 	must(t, with(small, "--steps", "2", "--model", "resnet20", "--batch", "8", "--data-set",
 		"train=16,test=8",
 		"--out", out)...)
@@ -285,6 +286,7 @@ func TestExport(t *testing.T) {
 	refuses(t, []string{"export", out, "--out", filepath.Join(out, "step-000002", "model.safetensors")},
 		exitUsage,
 		"would be overwritten")
+	refuses(t, []string{"export", out, "--out", other}, exitUsage, "want a FILE.safetensors")
 	if after := tree(t, dir); after != before {
 		t.Errorf("something changed:\n%s\n%s", before, after)
 	}

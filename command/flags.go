@@ -127,7 +127,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw (default 0.9,0.999)", option.Number)
 	option.Amount(s, &f.update.Eps, "eps", math.Inf(1), "`E` of adam, adamw and rmsprop (default 1e-8)")
-	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` (default 0.01 for adamw)")
+	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` is the decay of weights (default 0.01 for adamw)")
 	s.StringArrayVar(&f.groups, "group", nil, "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own "+
 		"decay of parameters; * is any text; may be repeated, the first match counts")
 	f.lrSchedule.name = "constant"

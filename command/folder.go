@@ -86,8 +86,8 @@ func modelFlag(s *pflag.FlagSet, to *string) {
 type adapters struct{ nn.LoRA }
 
 func (a *adapters) register(s *pflag.FlagSet) {
-	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "`r=8,alpha=16,dropout=0.05,layers=\"*.q_proj"+
-		" *.v_proj\"` train adapters of these linear layers alone; * is any text")
+	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "train adapters of linear layers alone, by `SETTINGS` "+
+		"such as r=8,alpha=16,dropout=0.05,layers=\"*.q_proj *.v_proj\"; * is any text")
 }
 
 func (a *adapters) read(text string) error {

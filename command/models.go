@@ -135,7 +135,7 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 		defaultText, data.Names()...)
 	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic none")
 	s.StringArrayVar(&f.dataSettings, "data-set", nil, "`NAME=VALUE,...` of the data; a wrong NAME lists them")
-	option.Count(s, &f.window, "window", 128, "`N` bytes in a sample of text, or tokens of tokens")
+	option.Count(s, &f.window, "window", 128, "length `N` of a sample: bytes of text, or tokens")
 }
 
 var dataOnly = []string{"data-dir", "data-set", "window"}
@@ -309,5 +309,5 @@ func loadWeights(path string, m nn.Module, rules nn.WeightsConfig) error {
 	rules.Existing = true
 	_, err := nn.LoadWeights(c, path, m, rules)
 	system.TrimProcess() // a file's tensor may be large
-	return err
+	return wrongInput(err)
 }

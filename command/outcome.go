@@ -165,7 +165,7 @@ func (r *reporter) done(o doneLine) error {
 		return r.lines.Encode(o)
 	}
 	return printTable(r.stdout, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d steps done\n", r.title, o.Steps)
+		fmt.Fprintf(w, "%s: %s done\n", r.title, counted(int(o.Steps), "step"))
 		if o.TestMSE != nil {
 			fmt.Fprintf(w, "test error\t%.4g (mean squared)\n", *o.TestMSE)
 		} else {

@@ -45,9 +45,7 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 
 func (j *job) openCheckpoint() error {
 	from, err := j.store().Latest()
-	if errors.As(err, new(*train.DamagedError)) {
-		return wrongInput(err)
-	} else if err != nil {
+	if err != nil {
 		return err
 	}
 	r := j.recipe

@@ -281,6 +281,8 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 	}
 	if info.Kind != models.Text {
 		return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
+	} else if prompt == 0 {
+		return badUsage("--prompt: the prompt has no tokens")
 	} else if prompt+g.tokens > most {
 		return badUsage("--prompt of %s and --tokens %d: the model reads at most %d together",
 			counted(prompt, "token"), g.tokens, most)

@@ -99,7 +99,6 @@ let timeline = null, memoryChart = null;
 
 const timesOf = {
   predicted: "each action takes the time that is predicted for it",
-  median: "each action takes the median time of its kind on its stage as it ran, and transfers none",
   unit: "all actions are drawn equally long",
 };
 
@@ -107,16 +106,17 @@ function step() {
   const planned = view.planned && view.planned.events.length, ran = view.ran && view.ran.events.length;
   byId("step").hidden = !planned && !ran;
   if (!planned && !ran) return;
-  const blocks = [];
-  if (planned) blocks.push(new Block("As planned", view.planned, view.times === "unit"));
+  const blocks = [], ideal = view.times === "median";
+  if (planned) blocks.push(new Block(ideal ? "Without waiting" : "As planned", view.planned, view.times === "unit"));
   if (ran) blocks.push(new Block("As it ran", view.ran, false));
   byId("step-title").textContent = ran ? `Step ${grouped(view.step)}${view.rows ? `, ${count(view.rows, "sample")}` : ""}` : "One step";
   const meanOf = of => percent(view.devices.reduce((sum, d) => sum + d[of], 0) / view.devices.length);
   const notes = [];
-  if (ran && planned && view.times !== "unit") notes.push(`It took ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${meanOf("ran_idle")} of it on average.`);
+  if (ran && planned && ideal) notes.push(`It took ${duration(blocks[1].length)}, with devices idle for ${meanOf("ran_idle")} of it on average. Without waits and transfers, each action taking the median time of its kind, it would take ${duration(blocks[0].length)}.`);
+  else if (ran && planned && view.times !== "unit") notes.push(`It took ${duration(blocks[1].length)} where ${duration(blocks[0].length)} were planned; devices stood idle for ${meanOf("ran_idle")} of it on average.`);
   else if (ran) notes.push(`It took ${duration(blocks.at(-1).length)}; devices stood idle for ${meanOf("ran_idle")} of it on average.`);
   else if (view.times !== "unit") notes.push(`Planned to take ${duration(blocks[0].length)}; devices stand idle for ${meanOf("idle")} of it on average.`);
-  if (planned && (ran || view.times === "unit")) notes.push(`As planned, ${timesOf[view.times]}.`);
+  if (planned && !ideal && (ran || view.times === "unit")) notes.push(`As planned, ${timesOf[view.times]}.`);
   byId("step-note").textContent = notes.join(" ").replaceAll(/(\d) (%|[mµ]?s\b)/g, "$1\u00a0$2");
   const there = new Set(blocks.flatMap(b => b.events.filter(e => e.letter !== "T" || e.end > e.start).map(e => e.letter)));
   legend(byId("kinds"), Object.entries(kinds).filter(([k]) => there.has(k)).map(([k, v]) => ({ name: `${capital(v.name)}${k.length === 1 && k !== "T" ? ` (${k})` : ""}`, colour: v.colour, hatched: k === "R" })));
