@@ -140,7 +140,7 @@ func TestOutHolds(t *testing.T) {
 	noerr.Do(t, os.Truncate(model, 1000))
 	r := command(t, with(args, "--resume")...)
 	if r.code != exitUsage || !strings.Contains(r.stderr, "step-000002 is damaged: model.safetensors ") ||
-		!strings.Contains(r.stderr, "remove") {
+		!strings.Contains(r.stderr, "start anew with another --out") {
 		t.Errorf("exit code %d, stderr: %s", r.code, r.stderr)
 	}
 }

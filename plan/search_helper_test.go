@@ -148,32 +148,10 @@ func seeded(seed uint64, units int) remat.Chain {
 	return c
 }
 
-// madeUp is a chain whose units cost what those of a network do: some several times as much as others,
-// in a pattern that repeats.
-func madeUp(units int) remat.Chain {
-	c := remat.Chain{Input: 1 << 20, Loss: remat.Loss{Backward: 5}}
-	for i := range units {
-		l := remat.Layer{Name: fmt.Sprint("unit", i), Forward: float64(60 + i*i*31%170),
-			Output: int64(1+i*7%5) << 18, WeightGradient: int64(1+i*13%9) << 16}
-		l.ForwardNoGrad, l.Backward = l.Forward, 2*l.Forward+float64(i*17%40)
-		l.Saved, l.Gradient = l.Output*3, l.Output
-		c.Layers = append(c.Layers, l)
-	}
-	return c
-}
-
 // devices is a machine of equal devices.
 func devices(n int, bytes int64) (m Machine) {
 	for i := range n {
 		m.Devices = append(m.Devices, Device{Name: fmt.Sprint("d", i), Bytes: bytes})
 	}
 	return m
-}
-
-// scaled is a profile of micro-batches of several sizes.
-func scaled(c remat.Chain, batch int, chunks ...int) (p Profile) {
-	for _, m := range chunks {
-		p.Measured = append(p.Measured, Costs{Rows: batch / m, Chain: Scaled(c, 16, batch/m)})
-	}
-	return p
 }

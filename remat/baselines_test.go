@@ -1,6 +1,7 @@
 package remat_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -22,7 +23,7 @@ func TestBaselines(t *testing.T) {
 		{"one segment, which is the last", sequential(3, 1), "S0 S1 S2 L B2 B1 B0"},
 		{"two segments of 2 and 3 layers", sequential(5, 2), "K0 F1 S2 S3 S4 L B4 B3 B2 S0 S1 B1 B0"},
 	} {
-		if got := remat.FormatOps(test.got); got != test.want {
+		if got := fmt.Sprint(test.got); got != "["+test.want+"]" {
 			t.Errorf("%s: got %s, want %s", test.reason, got, test.want)
 		}
 		layers := 0

@@ -55,15 +55,6 @@ func (o Op) String() string {
 	return kinds[o.Kind].short + strconv.Itoa(o.Layer)
 }
 
-// FormatOps returns operations as [ParseOps] reads them.
-func FormatOps(ops []Op) string {
-	words := make([]string, len(ops))
-	for i, o := range ops {
-		words[i] = o.String()
-	}
-	return strings.Join(words, " ")
-}
-
 // ParseOps reads operations in short, separated by white space.
 func ParseOps(s string) ([]Op, error) {
 	var ops []Op

@@ -30,8 +30,5 @@ func KeepPort() (*Port, error) {
 	return &Port{at.(*syscall.SockaddrInet4).Port, socket}, nil
 }
 
-// Address is the address of the port, such as 127.0.0.1:29500.
-func (p *Port) Address() string { return fmt.Sprint("127.0.0.1:", p.Number) }
-
 // Release gives up the port. A process that listens there goes on.
 func (p *Port) Release() error { return syscall.Close(p.socket) }

@@ -83,5 +83,5 @@ func Address(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Release() })
-	return p.Address()
+	return fmt.Sprint("127.0.0.1:", p.Number)
 }

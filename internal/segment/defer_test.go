@@ -87,7 +87,7 @@ func TestDeferredWeightsGiveTheSameBits(t *testing.T) {
 			return microBatches(m, whole(t, m, units...), ops, order)
 		}
 		if diff := cmp.Diff(run(nil), run(order)); diff != "" {
-			t.Errorf("units %v, %s, order %v: %s", units, remat.FormatOps(ops), order, diff)
+			t.Errorf("units %v, %v, order %v: %s", units, ops, order, diff)
 		}
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
 	_ "penstock.example/internal/draws" // sets the number of draws
 	"penstock.example/internal/engine"
 	"penstock.example/internal/must"
@@ -18,7 +20,6 @@ import (
 	"penstock.example/nn"
 	"penstock.example/remat"
 	"penstock.example/torch"
-	"pgregory.net/rapid"
 )
 
 // persistent draws a plan of units i..l, of which the last, if it is loss, is the loss: either the
@@ -67,7 +68,7 @@ func TestAnyPlanGivesTheSameBits(t *testing.T) {
 		ops := persistent(t, 0, len(units), len(units))
 		backwards := rapid.IntRange(1, 2).Draw(t, "backwards")
 		if diff := cmp.Diff(want[backwards], executed(t, m, s, ops, backwards)); diff != "" {
-			t.Errorf("units %v, %s, %d backwards: %s", units, remat.FormatOps(ops), backwards, diff)
+			t.Errorf("units %v, %v, %d backwards: %s", units, ops, backwards, diff)
 		}
 	})
 }

@@ -150,7 +150,7 @@ func run(c Chain, ops []Op) (tally, error) {
 		}
 		after, peak, time, ok := w.step(c, o)
 		if !ok {
-			return t, fmt.Errorf("operation %d, %v, is not allowed in %s", at, o, FormatOps(ops))
+			return t, fmt.Errorf("operation %d, %v, is not allowed in %v", at, o, ops)
 		}
 		if after.loss {
 			t.peakAfter = max(t.peakAfter, peak)
@@ -164,7 +164,7 @@ func run(c Chain, ops []Op) (tally, error) {
 		w = after
 	}
 	if w.next >= 0 {
-		return t, fmt.Errorf("layer %d has no backward in %s", w.next, FormatOps(ops))
+		return t, fmt.Errorf("layer %d has no backward in %v", w.next, ops)
 	}
 	return t, nil
 }

@@ -30,10 +30,10 @@ func ExampleSolve() {
 		return
 	}
 	fmt.Printf("%d bytes, %v µs, at least %.0f\n", p.Peak, p.Time, p.LowerBound)
-	fmt.Println(remat.FormatOps(p.Ops))
+	fmt.Println(p.Ops)
 	// Output:
 	// 100000000 bytes, 410 µs, at least 410
-	// S0 S1 K2 F3 F4 F5 F6 S7 S8 S9 S10 S11 L B11 B10 B9 B8 B7 S2 S3 S4 S5 S6 B6 B5 B4 B3 B2 B1 B0
+	// [S0 S1 K2 F3 F4 F5 F6 S7 S8 S9 S10 S11 L B11 B10 B9 B8 B7 S2 S3 S4 S5 S6 B6 B5 B4 B3 B2 B1 B0]
 }
 
 // All that there is to choose from.
@@ -63,14 +63,14 @@ func ExampleStage() {
 		return
 	}
 	for _, m := range stage.Curve(0) {
-		fmt.Printf("%s: %d MB, at most %d MB, %v µs\n", remat.FormatOps(m.Ops), m.Held/1e6, m.Backward/1e6,
+		fmt.Printf("%v: %d MB, at most %d MB, %v µs\n", m.Ops, m.Held/1e6, m.Backward/1e6,
 			m.Time)
 	}
 	// Output:
-	// S0 S1 L B1 B0: 28 MB, at most 36 MB, 0 µs
-	// K0 S1 L B1 S0 B0: 20 MB, at most 28 MB, 10 µs
-	// S0 K1 L S1 B1 B0: 16 MB, at most 36 MB, 10 µs
-	// K0 K1 L S1 B1 S0 B0: 8 MB, at most 28 MB, 20 µs
-	// K0 F1 L S0 S1 B1 B0: 4 MB, at most 36 MB, 20 µs
-	// K0 F1 L K0 S1 B1 S0 B0: 4 MB, at most 28 MB, 30 µs
+	// [S0 S1 L B1 B0]: 28 MB, at most 36 MB, 0 µs
+	// [K0 S1 L B1 S0 B0]: 20 MB, at most 28 MB, 10 µs
+	// [S0 K1 L S1 B1 B0]: 16 MB, at most 36 MB, 10 µs
+	// [K0 K1 L S1 B1 S0 B0]: 8 MB, at most 28 MB, 20 µs
+	// [K0 F1 L S0 S1 B1 B0]: 4 MB, at most 36 MB, 20 µs
+	// [K0 F1 L K0 S1 B1 S0 B0]: 4 MB, at most 28 MB, 30 µs
 }
