@@ -142,9 +142,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
+var endlessWord = regexp.MustCompile(`(\S{1000})\S+`)
+
 // tell writes an error as one line, and the stack of a panic.
 func tell(stderr io.Writer, err error) {
-	fmt.Fprintln(stderr, ownName+":", named(message(err)))
+	fmt.Fprintln(stderr, ownName+":", endlessWord.ReplaceAllString(named(message(err)), "$1…"))
 	if p := (*torch.PanicError)(nil); errors.As(err, &p) {
 		fmt.Fprintf(stderr, "\n%s", p.Stack)
 	}

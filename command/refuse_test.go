@@ -37,6 +37,7 @@ func TestRefuses(t *testing.T) {
 		want []string // parts of the line
 	}{
 		{[]string{"train"}, exitUsage, []string{"--model", "penstock models lists"}},
+		{[]string{"train", "--model", strings.Repeat("x", 9999), "--data", "synthetic"}, exitUsage, []string{"xx…"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage,
 			[]string{"gpt", "cifar10"}},
