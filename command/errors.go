@@ -119,7 +119,7 @@ func withRemedy(err error, trains bool) error {
 			changed)
 	case errors.As(err, &damaged):
 		advice := "; start anew with another --out"
-		if all, _ := filepath.Glob(filepath.Join(filepath.Dir(damaged.Path), "step-*")); len(all) > 1 {
+		if steps, _ := (train.Store{Dir: filepath.Dir(damaged.Path)}).Steps(); len(steps) > 1 {
 			advice = fmt.Sprintf("; remove %s to use an earlier one, or take another --out", damaged.Path)
 		}
 		return badUsage("%w%s", err, advice)
