@@ -156,7 +156,7 @@ var checkpointedModels = []struct {
 			nn.NewAdaptiveAvgPool2d(nn.Square(1)))
 	}, leaves([]int64{2, 3, 6, 6}), 20},
 	{"a transformer block", func(wrap wrapper) *nn.Sequential {
-		return nn.NewSequential(wrap(transformerBlock(8, 2, 0.2)),
+		return nn.NewSequential(wrap(torchtest.TransformerBlock(8, 2, 0.2)),
 			wrap(nn.NewLayerNorm([]int64{8}, nn.NormConfig{})))
 	}, leaves([]int64{2, 5, 8}), 15},
 	{"wrappers in wrappers", func(wrap wrapper) *nn.Sequential {

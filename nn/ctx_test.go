@@ -1,7 +1,6 @@
 package nn_test
 
 import (
-	"fmt"
 	"math"
 	"runtime"
 	"slices"
@@ -308,7 +307,7 @@ func TestAttentionKeepsItsScoresOnce(t *testing.T) {
 		{"with one: the weights, and which scores were masked", true, scores + mask, 2*scores + mask},
 	} {
 		a := newAccount(t, row.grad)
-		l := selfAttention(2, 1, true)
+		l := torchtest.SelfAttention(2, 1, true)
 		nn.Materialise(a.Ctx, nn.State(l), 1)
 		x := a.Ones(torch.Float32, 1, tokens, 2)
 		a.start()
@@ -359,8 +358,8 @@ func TestLayersTakeWhatAProductGives(t *testing.T) {
 		"GELU":                {nn.NewGELU(), rows, half},
 		"LogSoftmax":          {nn.NewLogSoftmax(1), rows, half},
 		"Dropout2d":           {nn.NewDropout2d(0.5), image, half},
-		"attention":           {selfAttention(8, 2, true), sequence, half},
-		"a transformer block": {transformerBlock(8, 2, 0.1), sequence, half},
+		"attention":           {torchtest.SelfAttention(8, 2, true), sequence, half},
+		"a transformer block": {torchtest.TransformerBlock(8, 2, 0.1), sequence, half},
 		"a basic block":       {nn.NewBasicBlock(2, 4, 2), image, half},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -559,31 +558,4 @@ func TestCheckpointsRunAgainWhereSomethingIsTrained(t *testing.T) {
 		x.SetGradOf(nil)
 		nn.Free(model)
 	}
-}
-
-// selfAttention makes multi-head self-attention: [N, T, dim] to the same.
-func selfAttention(dim, heads int64, causal bool) *nn.Sequential {
-	s := nn.NewSequential().Add("qkv", nn.NewLinear(dim, 3*dim))
-	for _, l := range nn.NewDotProductAttention(dim, heads, causal, 0) {
-		s.Add(l.Name, l.Layer)
-	}
-	return s.Add("proj", nn.NewLinear(dim, dim))
-}
-
-// transformerBlock makes GPT-2's block: [N, T, dim] to the same.
-func transformerBlock(dim, heads int64, dropout float64) *nn.Sequential {
-	s := nn.NewSequential()
-	mlp := nn.NewSequential(nn.NewLinear(dim, 4*dim), nn.NewGELUTanh(), nn.NewLinear(4*dim, dim))
-	for i, part := range []nn.NamedLayer{{Name: "attn", Layer: selfAttention(dim, heads, true)},
-		{Name: "mlp", Layer: mlp}} {
-		number := fmt.Sprint(i + 1)
-		norm := nn.NamedLayer{Name: "ln" + number, Layer: nn.NewLayerNorm([]int64{dim}, nn.NormConfig{})}
-		if path := []nn.NamedLayer{norm, part}; dropout == 0 {
-			s.AddResidual(number, path...)
-		} else {
-			s.AddResidual(number, append(path,
-				nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
-		}
-	}
-	return s
 }

@@ -378,12 +378,12 @@ var layers = map[string]func(t *testing.T, args string) nn.Layer{
 	"Dropout":   of(func(a dropped) nn.Layer { return nn.NewDropout(a.P) }),
 	"Dropout2d": of(func(a dropped) nn.Layer { return nn.NewDropout2d(a.P) }),
 	"CausalSelfAttention": of(func(a attention) nn.Layer {
-		return selfAttention(a.Dim, a.Heads, true)
+		return torchtest.SelfAttention(a.Dim, a.Heads, true)
 	}),
 	"SelfAttention": of(func(a attention) nn.Layer {
-		return selfAttention(a.Dim, a.Heads, a.Causal)
+		return torchtest.SelfAttention(a.Dim, a.Heads, a.Causal)
 	}),
-	"GPTBlock":   of(func(a attention) nn.Layer { return transformerBlock(a.Dim, a.Heads, 0) }),
+	"GPTBlock":   of(func(a attention) nn.Layer { return torchtest.TransformerBlock(a.Dim, a.Heads, 0) }),
 	"BasicBlock": of(func(a block) nn.Layer { return nn.NewBasicBlock(a.In, a.Out, a.Stride) }),
 	"Bottleneck": of(func(a block) nn.Layer {
 		return nn.NewBottleneck(a.In, a.Width, 4*a.Width, 1, a.Stride)

@@ -435,30 +435,3 @@ func newCtx(t testing.TB, o torch.Options) *torch.Ctx {
 	t.Cleanup(c.Close)
 	return c
 }
-
-// selfAttention makes multi-head self-attention: [N, T, dim] to the same.
-func selfAttention(dim, heads int64, causal bool) *nn.Sequential {
-	s := nn.NewSequential().Add("qkv", nn.NewLinear(dim, 3*dim))
-	for _, l := range nn.NewDotProductAttention(dim, heads, causal, 0) {
-		s.Add(l.Name, l.Layer)
-	}
-	return s.Add("proj", nn.NewLinear(dim, dim))
-}
-
-// transformerBlock makes GPT-2's block: [N, T, dim] to the same.
-func transformerBlock(dim, heads int64, dropout float64) *nn.Sequential {
-	s := nn.NewSequential()
-	mlp := nn.NewSequential(nn.NewLinear(dim, 4*dim), nn.NewGELUTanh(), nn.NewLinear(4*dim, dim))
-	for i, part := range []nn.NamedLayer{{Name: "attn", Layer: selfAttention(dim, heads, true)},
-		{Name: "mlp", Layer: mlp}} {
-		number := fmt.Sprint(i + 1)
-		norm := nn.NamedLayer{Name: "ln" + number, Layer: nn.NewLayerNorm([]int64{dim}, nn.NormConfig{})}
-		if path := []nn.NamedLayer{norm, part}; dropout == 0 {
-			s.AddResidual(number, path...)
-		} else {
-			s.AddResidual(number, append(path,
-				nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
-		}
-	}
-	return s
-}

@@ -366,7 +366,7 @@ func TestFrozenBlocksKeepNothing(t *testing.T) {
 		device, m := torch.CPU(0), nn.NewSequential()
 		before := device.Memory().Live
 		for i := range blocks {
-			m.Add(fmt.Sprint(i), transformerBlock(dim, 2, 0))
+			m.Add(fmt.Sprint(i), torchtest.TransformerBlock(dim, 2, 0))
 		}
 		must.Do(t, nn.AddLoRA(m, nn.LoRA{Rank: 2, Alpha: 4, Layers: []string{layers}}))
 		p := started(t, m, pipe.Config{Checkpoint: policy})

@@ -45,7 +45,7 @@ func TestTransparency(t *testing.T) {
 		"products that oneDNN computes, with a last micro-batch of other kernels": {
 			model: func() *nn.Sequential {
 				return nn.NewSequential(nn.NewLinear(72, 96),
-					transformerBlock(96, 4, 0), nn.NewFlatten(1, -1), nn.NewLinear(40*96, 4))
+					torchtest.TransformerBlock(96, 4, 0), nn.NewFlatten(1, -1), nn.NewLinear(40*96, 4))
 			},
 			loss: nn.CrossEntropy(), input: normal(10, 40, 72), target: classes(10, 4), rows: 10, steps: 2,
 		},
@@ -421,7 +421,7 @@ func (m *randomNet) grow(i, k int) {
 	case 16:
 		m.add(nn.NewSoftmax(1))
 	case 17:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1), transformerBlock(36, 4, 0.1), image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), torchtest.TransformerBlock(36, 4, 0.1), image))
 	case 18, 19:
 		m.stash(k == 19)
 	case 20:
@@ -448,13 +448,13 @@ func (m *randomNet) grow(i, k int) {
 	case 29:
 		m.add(nn.NewSiLU())
 	case 30:
-		m.add(nn.NewSequential(nn.NewFlatten(2, -1), selfAttention(36, 3, false), image))
+		m.add(nn.NewSequential(nn.NewFlatten(2, -1), torchtest.SelfAttention(36, 3, false), image))
 	case 31:
 		m.add(nn.NewSequential().Add("", nn.NewLinearTransposed(6, 6)).Add("two",
 			nn.NewLinearTransposed(6, 6)))
 	case 32:
 		m.add(nn.NewFlatten(2, -1))
-		m.add(selfAttention(36, 4, true))
+		m.add(torchtest.SelfAttention(36, 4, true))
 		m.add(tuples(func(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			return []*torch.Tensor{c.Reshape(xs[0], -1, 2, 6, 6)}
 		}))
