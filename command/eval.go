@@ -259,6 +259,9 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []
 	if err == nil && ofTokens {
 		p.tokens, err = t.tokenizer(tokens)
 	}
+	if err == nil && p.tokens != nil {
+		samples.Begin, err = t.beginTokens(p.tokens)
+	}
 	if err == nil {
 		p.inputs, err = data.NewInputs(*samples, p.tokens, files)
 	}

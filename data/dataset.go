@@ -69,6 +69,9 @@ type Info struct {
 
 	// Tokenizer is the sum of the text's tokenizer (tokenizer.Tokenizer.Sum), or "" if unknown or none.
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
+
+	// Begin are the tokens before each text, such as Llama's <|begin_of_text|>.
+	Begin []int32 `json:"begin,omitempty"`
 }
 
 // checkTokenizer returns an error if a model trained on i does not fit the tokenizer with this sum.

@@ -96,7 +96,7 @@ func (x *Inputs) add(path string, content []byte, t *tokenizer.Tokenizer) error 
 		if err != nil {
 			return err
 		}
-		return x.addTokens(path, 0, converted[int64](ids))
+		return x.addTokens(path, 0, converted[int64](slices.Concat(x.info.Begin, ids)))
 	case x.info.Input.Kind == Int64 && x.info.Source == Uint8:
 		return x.addTokens(path, 0, converted[int64](content))
 	case x.tables == nil && x.info.Input.Kind == Float32 && len(shape) == 3 && shape[1]*shape[2] == 1:

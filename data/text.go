@@ -271,7 +271,7 @@ func (o Options) openTokenizer() (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// encodeTexts tokenizes texts separately with the options' tokenizer.
+// encodeTexts tokenizes texts separately with the options' tokenizer and puts its template around each.
 func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	t, err := o.openTokenizer()
 	if err != nil {
@@ -282,11 +282,11 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	for _, text := range texts {
 		total += len(text)
 	}
+	begin, end := t.Template()
 	for i, text := range texts {
+		content = appendTokens(content, begin)
 		err := t.EncodeParts(text, func(ids []int32, done int) error {
-			for _, id := range ids {
-				content = binary.LittleEndian.AppendUint32(content, uint32(id))
-			}
+			content = appendTokens(content, ids)
 			if o.OnText != nil {
 				o.OnText(before+done, total)
 			}
@@ -295,10 +295,16 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", paths[i], err)
 		}
+		content = appendTokens(content, end)
 		before += len(text)
 	}
 	return newText(content, 4, o.Window,
-		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum()})
+		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum(), Begin: begin})
+}
+
+func appendTokens(to []byte, ids []int32) []byte {
+	to, _ = binary.Append(to, binary.LittleEndian, ids) // cannot fail
+	return to
 }
 
 // textFiles lists the .txt files of a directory.
@@ -374,18 +380,18 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		prompt, text, err := encodeLine(line, t)
+		text, unlabelled, err := encodeLine(line, t)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
-		tokens, ignored := slices.Concat(begin, prompt, text, end), len(begin)+len(prompt)
+		tokens := slices.Concat(begin, text, end)
 		length := len(tokens)
 		if o.JSONL.Apart {
 			length = o.Window + 1
 		}
 		for i := range length {
 			token := uint32(ignoredBit) // padding
-			if i < len(tokens) && i < ignored {
+			if i < len(tokens) && i < len(begin)+unlabelled {
 				token |= uint32(tokens[i])
 			} else if i < len(tokens) {
 				token, trained = uint32(tokens[i]), true
@@ -394,7 +400,7 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 		}
 	}
 	set, err := newText(content, 4, o.Window, Info{Name: "jsonl", Classes: t.Len(), Source: Int64,
-		Tokenizer: t.Sum()})
+		Tokenizer: t.Sum(), Begin: begin})
 	if err == nil && !trained {
 		err = fmt.Errorf("no token of a completion is within the %d tokens of a sample; want a longer window",
 			o.Window+1)
@@ -406,22 +412,27 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 	return set, nil
 }
 
-// encodeLine returns the tokens of a line's prompt, if it has one, and of its text or completion.
-func encodeLine(content []byte, t *tokenizer.Tokenizer) (prompt, text []int32, err error) {
+// encodeLine returns the tokens of a line, and how many of them only repeat the prompt and get no label. A
+// prompt is encoded with its completion, as the model reads both: tokens may span the boundary.
+func encodeLine(content []byte, t *tokenizer.Tokenizer) (tokens []int32, unlabelled int, err error) {
 	var line struct{ Text, Prompt, Completion *string }
 	if err := json.Unmarshal(content, &line); err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
 	if line.Text != nil && line.Prompt == nil && line.Completion == nil {
 		line.Prompt, line.Completion, line.Text = new(""), line.Text, nil
 	}
 	if line.Text != nil || line.Prompt == nil || line.Completion == nil {
-		return nil, nil, errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
+		return nil, 0, errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
 	}
-	if prompt, err = t.Encode([]byte(*line.Prompt)); err == nil {
-		text, err = t.Encode([]byte(*line.Completion))
+	prompt, err := t.Encode([]byte(*line.Prompt))
+	if err == nil {
+		tokens, err = t.Encode([]byte(*line.Prompt + *line.Completion))
 	}
-	return prompt, text, err
+	for unlabelled < min(len(prompt), len(tokens)) && prompt[unlabelled] == tokens[unlabelled] {
+		unlabelled++
+	}
+	return tokens, unlabelled, err
 }
 
 // firstToken returns the first of the texts that is one token.
