@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/data"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
@@ -58,7 +57,7 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	err = disk.Write(out, func(w io.Writer) error {
 		show := progress.Successive(cmd.ErrOrStderr(), "bytes")
 		for _, name := range texts {
-			text, err := disk.Read(name, data.MaxText)
+			text, err := disk.Read(name, disk.MaxText)
 			if err != nil {
 				return wrongInput(err)
 			}

@@ -17,9 +17,6 @@ import (
 	"penstock.example/tokenizer"
 )
 
-// MaxText limits the bytes of text that Open reads from all files. They are held in memory.
-const MaxText = disk.MaxText
-
 // textSet is a Dataset for language models over bytes or tokens. Sample i has the window+1 tokens from
 // i·(window+1) on: all but the last are the input, all but the first the target. No token is in two
 // samples.
@@ -120,7 +117,8 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// classesIn checks the first tokens for the options' number of classes, or counts the classes of all tokens.
+// classesIn returns the options' number of classes, after a check of the file's first tokens. If the number
+// is 0 it reads all tokens, and returns the greatest plus 1.
 func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 	most, content := cmp.Or(o.Classes, disk.MaxTokens), make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
@@ -129,7 +127,7 @@ func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 			return 0, err
 		}
 		if at == 0 {
-			if problem := otherContent(content[:n], o.TokenBytes); problem != "" {
+			if problem := formatProblem(content[:n], o.TokenBytes); problem != "" {
 				return 0, fmt.Errorf("%s: it %s", file.Name(), problem)
 			}
 		}
@@ -151,10 +149,11 @@ func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 var otherStarts = []string{npyMagic, "PK\x03\x04", "\x1f\x8b\x08", "MMIDIDX", "\x88\xd8\x34\x01",
 	"\x81\xd9\x34\x01"}
 
-// otherContent says why a file seems to begin with other than tokens of width bytes. Width 0 means 2, unsure.
-func otherContent(content []byte, width int) string {
+// formatProblem describes why a file that begins with content seems to have no tokens of width bytes, or
+// returns "". Width 0 means 2, the default, which is then checked more strictly.
+func formatProblem(content []byte, width int) string {
 	const tofile = `; want tokens alone, as numpy.array(ids, dtype="<u2").tofile(PATH) writes them, or "<u4"`
-	const unless = "; or, if they are uint16, type=uint16"
+	const orUint16 = "; or, if they are uint16, type=uint16"
 	start, zeros := content[:min(len(content), 1<<10)], make([]byte, 1<<6)
 	begins := func(with string) bool { return bytes.HasPrefix(content, []byte(with)) }
 	switch {
@@ -163,11 +162,11 @@ func otherContent(content []byte, width int) string {
 	case width != 0:
 		return ""
 	case isWider(content, 2, 4):
-		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32" + unless
+		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32" + orUint16
 	case slices.ContainsFunc(otherStarts, begins),
 		len(content) > 4*len(start) && bytes.Contains(start, zeros) &&
 			!bytes.Contains(content[len(start):], zeros):
-		return "seems to begin with the header of another format" + tofile + unless
+		return "seems to begin with the header of another format" + tofile + orUint16
 	}
 	return ""
 }
@@ -203,16 +202,11 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-func openTokenFile(path string, width int, o Options) (set *textSet, err error) {
+func openTokenFile(path string, width int, o Options) (*textSet, error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			file.Close()
-		}
-	}()
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, err
@@ -233,7 +227,7 @@ func openTokenFile(path string, width int, o Options) (set *textSet, err error) 
 // openText reads texts. The last samples are for testing.
 func openText(paths []string, o Options) (train, test Dataset, err error) {
 	var texts [][]byte
-	left := int64(MaxText)
+	left := int64(disk.MaxText) // held in memory
 	for _, path := range paths {
 		text, err := disk.Read(path, left)
 		if err != nil {
@@ -318,7 +312,7 @@ func textFiles(directory string) ([]string, error) {
 	return paths, err
 }
 
-// Ignored is the target of a token that no loss is taken of: of a prompt, and of padding.
+// Ignored is the target of a token without a loss: of a prompt's tokens, and of padding.
 const Ignored = -100
 
 // JSONL configures the set named jsonl.
@@ -353,7 +347,7 @@ func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
 }
 
 func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error) {
-	lines, err := disk.Read(path, MaxText)
+	lines, err := disk.Read(path, disk.MaxText)
 	if err != nil {
 		return nil, err
 	}
