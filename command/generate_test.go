@@ -15,7 +15,8 @@ import (
 	"penstock.example/train"
 )
 
-// TestBeginTokens: texts and prompts begin with the token that the tokenizer has before a text, or the run's.
+// TestBeginTokens: texts and prompts begin with the token that the tokenizer has before a text, or
+// the run's.
 func TestBeginTokens(t *testing.T) {
 	type object = map[string]any
 	var file object
@@ -42,7 +43,8 @@ func TestBeginTokens(t *testing.T) {
 			t.Errorf("begin=%s: %v, %v", chosen, begin, err)
 		}
 	}
-	a, b, out := textFile(t, "a.txt", "<|endoftext|>"), textFile(t, "b.txt", ""), filepath.Join(t.TempDir(), "c")
+	a, b := textFile(t, "a.txt", "<|endoftext|>"), textFile(t, "b.txt", "")
+	out := filepath.Join(t.TempDir(), "c")
 	must(t, "tokenize", a, b, "--tokenizer", path, "--out", out)
 	if got, err := os.ReadFile(out); err != nil || string(got) != "\x05\x00\x78\x01\x05\x00" {
 		t.Errorf("tokens of two files: %x, %v", got, err)

@@ -101,8 +101,7 @@ type arraySet struct {
 	tables [][256]float32 // of Uint8 inputs, by channel
 }
 
-// newArrays returns a set that keeps inputs [n, ...] and targets [n, ...]. classes 0 means the greatest
-// label plus 1.
+// newArrays keeps inputs [n, ...] and targets [n, ...]. classes 0 means the greatest label plus 1.
 func newArrays(name string, classes int, input, target Array) (*arraySet, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
 		return nil, err

@@ -45,8 +45,8 @@ type view struct {
 	part        *part // of a picture, by Augment.Scale; nil is its largest square in the middle
 }
 
-// part has random rectangles. The first that fits into a picture is used, otherwise the largest square.
-// area is the share of the picture's area, x and y are positions from 0 to 1.
+// part has random rectangles. The first that fits into a picture is used, otherwise the largest
+// square. area is the share of the picture's area, x and y are positions from 0 to 1.
 type part [10]struct{ area, aspect, x, y float64 }
 
 // views draws the changes of samples in an epoch. The result is nil without augmentation.

@@ -129,8 +129,8 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	return t, err
 }
 
-// lines yields the number and the values of each line of a table, without blanks around values. The next
-// line overwrites the values. An error is stored in failed and ends the lines.
+// lines yields the number and the values of each line of a table, without blanks around values. The
+// next line overwrites the values. An error is stored in failed and ends the lines.
 func (c CSV) lines(content []byte, failed *error) iter.Seq2[int, []string] {
 	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
 	r.Comma, r.ReuseRecord, r.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
@@ -165,8 +165,8 @@ func appendNumbers(to []float64, line int, record []string, columns []int) ([]fl
 	return to, nil
 }
 
-// firstLine returns the first line and whether it is a header, judged by at most a thousand lines below it.
-// Names may be numbers: pandas calls columns 0, 1, 2 and so on if they have no names.
+// firstLine returns the first line and whether it is a header, judged by at most a thousand lines
+// below it. Names may be numbers: pandas calls columns 0, 1, 2 and so on if they have no names.
 func (c CSV) firstLine(content []byte) (first []string, header bool, err error) {
 	var alike []bool // whether a value below is of the same kind, by column
 	below, fractions := 0, false
@@ -191,8 +191,8 @@ func (c CSV) firstLine(content []byte) (first []string, header bool, err error) 
 	case !slices.ContainsFunc(first, isNumber): // a sample has at least one number
 		return first, true, nil
 	}
-	// A header's numbers ascend. If they count up from 0, or from any number above fractions, such as the
-	// years 2019, 2020, 2021, the line may be a header although it looks like a sample.
+	// A header's numbers ascend. If they count up from 0, or from any number above fractions, such
+	// as the years 2019, 2020, 2021, the line may be a header although it looks like a sample.
 	differs, ascending, counted, last := false, true, true, -1
 	if fractions {
 		last, _ = strconv.Atoi(first[0])
@@ -278,7 +278,7 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	return order, nil
 }
 
-// task returns the task and the names of the classes. They are sorted as numbers if all are whole numbers.
+// task returns the task and the names of the classes, sorted as numbers if all are whole numbers.
 func (t *table) task(asked Task) (Task, []string, error) {
 	numbers, whole, distinct := true, true, map[string]float64{}
 	for i, text := range t.targets {
@@ -359,8 +359,8 @@ func (t *table) set(task Task, names []string) (*arraySet, error) {
 	return set, nil
 }
 
-// meanAndDeviation returns the mean and the deviation of each column over train, which is whole or a subset
-// of it. A constant column has the deviation 1.
+// meanAndDeviation returns the mean and the deviation of each column over train, which is whole or
+// a subset of it. A constant column has the deviation 1.
 func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float64) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }

@@ -64,8 +64,8 @@ type Info struct {
 	// table or its header.
 	Columns []string `json:"columns,omitempty"`
 
-	// TargetColumn is the number, from 1, of the target's column in a table without a header. 0 means
-	// the last column.
+	// TargetColumn is the number, from 1, of the target's column in a table without a header. 0
+	// means the last column.
 	TargetColumn int `json:"target_column,omitempty"`
 
 	// Tokenizer is the sum of the text's tokenizer (tokenizer.Tokenizer.Sum), or "" if unknown or none.
@@ -84,8 +84,7 @@ func (i Info) checkTokenizer(sum string) error {
 		"trained with those of %s; want the tokenizer that it was trained with", sum, i.Tokenizer)
 }
 
-// checkForm returns an error if samples have another form than i, which a model was trained on. A nil i has
-// any form.
+// checkForm returns an error if samples do not have the form i. A nil i stands for any form.
 func (i *Info) checkForm(samples Info) error {
 	if i == nil {
 		return nil
@@ -131,8 +130,8 @@ func (i Info) Task() Task {
 	return Classification
 }
 
-// Outputs returns the number of a model's outputs for each target: one for each class, or in regression
-// one for each number of the target.
+// Outputs returns the number of a model's outputs for each target: one for each class, or in
+// regression one for each number of the target.
 func (i Info) Outputs() int {
 	if i.Task() == Regression {
 		return i.Target.Size()
@@ -176,8 +175,8 @@ func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err er
 	return train, test, named(set.Info().Name, err)
 }
 
-// split is Split without the set's name in errors. With textEnd, the test samples of a text without prompts
-// are not drawn, but its last ones.
+// split is Split without the set's name in errors. With textEnd, the test samples of a text without
+// prompts are not drawn, but its last ones.
 func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test Dataset, err error) {
 	n := set.Len()
 	switch share = cmp.Or(share, 0.1); {
@@ -221,7 +220,7 @@ func (s *subset) wholeIndices(indices []int) []int {
 	return whole
 }
 
-// Join concatenates two sets of the same kind, such as both parts of Open. It has the first set's Info.
+// Join concatenates two sets of the same kind, such as both parts of Open. Info is the first's.
 func Join(first, second Dataset) Dataset { return &joined{first, second} }
 
 type joined struct{ first, second Dataset }

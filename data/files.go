@@ -43,8 +43,8 @@ func decodeNPY(file []byte) (fileArray, error) {
 			version[1])
 	}
 	if length > min(len(rest), disk.MaxHeader) {
-		return fileArray{}, fmt.Errorf("the header has %d of %d bytes; want at most %d: the file is cut short, "+
-			"or damaged", len(rest), length, disk.MaxHeader)
+		return fileArray{}, fmt.Errorf("the header has %d of %d bytes; want at most %d: the file is cut "+
+			"short, or damaged", len(rest), length, disk.MaxHeader)
 	}
 	header := string(rest[:length])
 	descr, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
@@ -88,7 +88,7 @@ func decodeIDX(file []byte) (fileArray, error) {
 	return decodeNumbers(rest, "|u1", shape)
 }
 
-// decodeNumbers decodes numbers in the format that NumPy names descr. It allocates memory after all checks.
+// decodeNumbers decodes numbers in the format that NumPy names descr. It checks before it allocates.
 func decodeNumbers(content []byte, descr string, shape []int64) (fileArray, error) {
 	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
 	if width == 0 {
@@ -100,8 +100,8 @@ func decodeNumbers(content []byte, descr string, shape []int64) (fileArray, erro
 		count *= float64(dim)
 	}
 	if count*float64(width) != float64(len(content)) {
-		return fileArray{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file "+
-			"is cut short, or more follows", len(content), width, shape)
+		return fileArray{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the "+
+			"file is cut short, or more follows", len(content), width, shape)
 	}
 	a := fileArray{Array: Array{Kind: Uint8, Shape: shape}}
 	switch descr {
@@ -179,7 +179,8 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 }
 
 // normalisedSet returns a normalised set of arrays from files.
-func normalisedSet(name string, classes int, input fileArray, target Array, mean, std []float64) (*arraySet, error) {
+func normalisedSet(name string, classes int, input fileArray, target Array, mean, std []float64) (*arraySet,
+	error) {
 	set, err := newArrays(name, classes, input.Array, asTargets(target))
 	if err == nil {
 		set.input = input
@@ -219,10 +220,10 @@ var mnistParts = [2][]string{
 	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
 }
 
-// Mean and standard deviation are over all training pixels/255, rounded as in common recipes such as
-// PyTorch's examples/mnist/main.py. CIFAR-10 is the binary version
-// (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes take the deviation within each of its images,
-// and use the mean over images: 0.2023, 0.1994, 0.2010.
+// Mean and standard deviation are over all training pixels/255, rounded as in common recipes such
+// as PyTorch's examples/mnist/main.py. CIFAR-10 is the binary version
+// (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes take the deviation within each of its
+// images, and use the mean over images: 0.2023, 0.1994, 0.2010.
 var (
 	mnist = classic{
 		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -249,9 +250,8 @@ var (
 )
 
 func (c classic) set() set {
-	return set{tasks: classes, place: c.place, pathHelp: "the directory of its files, which are at " + c.fetch,
-		settings: func(o *Options) []arg.Setting { return imageSettings(o, "the set's") },
-		files:    c.files, open: c.open}
+	return set{classes, "the directory of its files, which are at " + c.fetch, c.place,
+		func(o *Options) []arg.Setting { return imageSettings(o, "the set's") }, c.files, c.open}
 }
 
 // files returns the paths of all files, plain or with .gz.

@@ -161,7 +161,7 @@ func (x *Inputs) addArray(path string, a fileArray) error {
 	return nil
 }
 
-// addTable adds the rows of a table. It tries separators until the first line has the samples' columns.
+// addTable adds the rows of a table. Its separator is the first to give the samples' columns.
 func (x *Inputs) addTable(path string, content []byte) (err error) {
 	if err := disk.CheckUTF8(content); err != nil {
 		return err
@@ -174,7 +174,8 @@ func (x *Inputs) addTable(path string, content []byte) (err error) {
 			if columns == nil {
 				var names bool
 				if columns, names = x.columns(record); columns == nil {
-					failed = fmt.Errorf("line %d: it has %d columns; want %s", line, len(record), x.wantedColumns())
+					failed = fmt.Errorf("line %d: it has %d columns; want %s", line, len(record),
+						x.wantedColumns())
 					break
 				} else if names {
 					continue
@@ -201,8 +202,8 @@ func (x *Inputs) wantedColumns() string {
 	return fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
 }
 
-// columns returns the inputs' columns and whether the first line has their names. The columns are nil if the
-// line does not fit the samples.
+// columns returns the inputs' columns and whether the first line has their names. The columns are
+// nil if the line does not fit the samples.
 func (x *Inputs) columns(first []string) (columns []int, names bool) {
 	place, size := map[string]int{}, x.info.Input.Size()
 	for i, name := range first {
@@ -262,7 +263,7 @@ func (x *Inputs) Source(index int) (path string, row int) {
 	return x.inputs[index].path, x.inputs[index].row
 }
 
-// Length returns the number of an input's tokens in its sample; zeros follow them. It is 0 for other inputs.
+// Length returns the number of a sample's tokens before its zeros. It is 0 for other inputs.
 func (x *Inputs) Length(index int) int { return len(x.inputs[index].tokens) }
 
 func (x *Inputs) Len() int   { return len(x.inputs) }

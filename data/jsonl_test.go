@@ -148,7 +148,8 @@ func TestJSONLTemplate(t *testing.T) {
 	}
 }
 
-// TestTextTemplate: each file of a text has the tokenizer's tokens around it, and an input the first of them.
+// TestTextTemplate: each file of a text has the tokenizer's tokens around it, and an input the
+// first of them.
 func TestTextTemplate(t *testing.T) {
 	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("ab"), "b.txt": []byte("ab")})
 	path := templated(t, true, true)
@@ -193,8 +194,9 @@ func TestJSONLRefuses(t *testing.T) {
 	wantError(t, err, "Tokenizer", "want a tokenizer for the texts")
 }
 
-// TestJSONLEncodesPromptsWithCompletions: a line is encoded as the text that a model reads, so a completion
-// begins with no metaspace of its own. Tokens are targets from the first that the prompt alone lacks.
+// TestJSONLEncodesPromptsWithCompletions: a line is encoded as the text that a model reads, so a
+// completion begins with no metaspace of its own. Tokens are targets from the first that the prompt
+// alone lacks.
 func TestJSONLEncodesPromptsWithCompletions(t *testing.T) {
 	const fixtures = "../tokenizer/testdata/metaspace"
 	file, variants := map[string]any{}, map[string]struct{ Change map[string]any }{}
@@ -206,11 +208,13 @@ func TestJSONLEncodesPromptsWithCompletions(t *testing.T) {
 		path := directoryOf(t, map[string][]byte{"t.json": must.Get(json.Marshal(changed))(t)}) + "/t.json"
 		tok := must.Get(tokenizer.Open(path))(t)
 		for _, line := range [][2]string{{"the", " stages"}, {"the s", "tages"}, {"the ", "stages"}} {
-			whole, asked := must.Get(tok.Encode([]byte(line[0]+line[1])))(t), must.Get(tok.Encode([]byte(line[0])))(t)
+			whole := must.Get(tok.Encode([]byte(line[0] + line[1])))(t)
+			asked := must.Get(tok.Encode([]byte(line[0])))(t)
 			var tokens, targets []int64
 			for i, id := range append(whole, 2) { // </s>
 				tokens = append(tokens, int64(id))
-				if targets = append(targets, int64(id)); len(asked) > i && slices.Equal(whole[:i+1], asked[:i+1]) {
+				targets = append(targets, int64(id))
+				if len(asked) > i && slices.Equal(whole[:i+1], asked[:i+1]) {
 					targets[i] = data.Ignored
 				}
 			}

@@ -44,8 +44,8 @@ type Loader struct {
 	position atomic.Pointer[Position]
 	failed   error // the data set's first error
 
-	// order is the permutation of epoch, nil before the first batch and without shuffling. Only produce
-	// uses order and epoch.
+	// order is the permutation of epoch, nil before the first batch and without shuffling. Only
+	// produce uses order and epoch.
 	order []int
 	epoch int
 
@@ -91,9 +91,9 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	return l, nil
 }
 
-// Next returns the next batch, which the caller owns. After the last batch of each epoch it returns io.EOF
-// once. A Loader that starts after a last batch returns io.EOF first, so that a resumed run does its work
-// at the end of the epoch.
+// Next returns the next batch, which the caller owns. After the last batch of each epoch it returns
+// io.EOF once. A Loader that starts after a last batch returns io.EOF first, so that a resumed run
+// does its work at the end of the epoch.
 //
 // Next blocks until the batch is prepared. If ctx ends, Next returns ctx's error, and the next call
 // returns the batch. An error of the data set is final; Position then stays before the failed batch. Next
@@ -198,7 +198,7 @@ func (l *Loader) produce(at Position) (p produced) {
 	return p
 }
 
-// unreadable is the error of a sample, such as a damaged picture. Callers know it by its method OfSample.
+// unreadable is the error of a sample, such as a damaged picture. Its method OfSample marks it.
 type unreadable struct{ error }
 
 func (e unreadable) Unwrap() error { return e.error }

@@ -96,8 +96,8 @@ var sets = map[string]set{
 
 var classes = []Task{Classification}
 
-// Register adds a data set of one's own to the sets by name. open gets Open's directory, which may be "".
-// tasks are the possible tasks of the set. Register must be called before all other functions.
+// Register adds a data set of one's own to the sets by name. open gets Open's directory, or "".
+// tasks are the set's possible tasks. Register must be called before all other functions.
 func Register(name string, tasks []Task,
 	open func(path string, o Options) (train, test Dataset, err error)) error {
 	remedy := ""
@@ -141,9 +141,9 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	jsonl          a file, or a directory with train.jsonl and val.jsonl or test.jsonl; see JSONL
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. Only regular files are read, and at most 4 GiB of text. Pictures and tokens are
-// read on demand, so Fill may return the error of a damaged file. Open reads and checks other sets as a
-// whole. An error names the file, and is fs.ErrNotExist if the file is missing.
+// Nothing is downloaded. Only regular files are read, and at most 4 GiB of text. Pictures and
+// tokens are read on demand, so Fill may return the error of a damaged file. Open reads and checks
+// other sets as a whole. An error names the file, and is fs.ErrNotExist if the file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)
 	if err != nil {
@@ -161,7 +161,8 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 		err = cmp.Or(o.Augment.check(train), o.TrainedOn.checkForm(train.Info()))
 	}
 	if err == nil && train.Info().Input.Size() > disk.MaxPixels {
-		err = fmt.Errorf("a sample has %d numbers; want at most %d", train.Info().Input.Size(), disk.MaxPixels)
+		err = fmt.Errorf("a sample has %d numbers; want at most %d", train.Info().Input.Size(),
+			disk.MaxPixels)
 	}
 	if err != nil {
 		return nil, nil, named(name, err)
@@ -243,8 +244,8 @@ func fileOr(list func(directory string) ([]string, error)) func(path string) ([]
 	}
 }
 
-// parts lists the files to train with, and to test with if they exist. The names have a %s for the part:
-// "train", then "val" or else "test".
+// parts lists the files to train with, and to test with if they exist. The names have a %s for the
+// part: "train", then "val" or else "test".
 func parts(directory string, names ...string) (paths []string, err error) {
 	for _, part := range []string{"train", "val", "test"} {
 		for i, name := range names {

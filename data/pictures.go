@@ -211,8 +211,9 @@ func readPicture(path string) (picture image.Image, free func(), err error) {
 	return picture, free, err
 }
 
-// fillPicture reads a picture, scales a part of it to a shape, and writes its planes. Transparent pixels become
-// black. Each pixel is the mean of the pixels under it, weighted by a triangle (bilinear, with antialiasing).
+// fillPicture reads a picture, scales a part of it to a shape, and writes its planes. Transparent
+// pixels become black. Each pixel is the mean of the pixels under it, weighted by a triangle
+// (bilinear, with antialiasing).
 func fillPicture(to []float32, path string, shape []int64, p *part, tables [][256]float32) error {
 	picture, free, err := readPicture(path)
 	defer free()

@@ -117,8 +117,8 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// classesIn returns the options' number of classes, after a check of the file's first tokens. If the number
-// is 0 it reads all tokens, and returns the greatest plus 1.
+// classesIn returns the options' number of classes, after a check of the file's first tokens. If
+// the number is 0 it reads all tokens, and returns the greatest plus 1.
 func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 	most, content := cmp.Or(o.Classes, disk.MaxTokens), make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
@@ -149,8 +149,8 @@ func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 var otherStarts = []string{npyMagic, "PK\x03\x04", "\x1f\x8b\x08", "MMIDIDX", "\x88\xd8\x34\x01",
 	"\x81\xd9\x34\x01"}
 
-// formatProblem describes why a file that begins with content seems to have no tokens of width bytes, or
-// returns "". Width 0 means 2, the default, which is then checked more strictly.
+// formatProblem describes why a file that begins with content seems to have no tokens of width
+// bytes, or returns "". Width 0 means 2, the default, which is then checked more strictly.
 func formatProblem(content []byte, width int) string {
 	const tofile = `; want tokens alone, as numpy.array(ids, dtype="<u2").tofile(PATH) writes them, or "<u4"`
 	const orUint16 = "; or, if they are uint16, type=uint16"
@@ -265,7 +265,7 @@ func (o Options) openTokenizer() (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// encodeTexts tokenizes texts separately with the options' tokenizer and puts its template around each.
+// encodeTexts encodes each text by itself and puts the tokenizer's template around it.
 func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	t, err := o.openTokenizer()
 	if err != nil {
@@ -406,8 +406,9 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 	return set, nil
 }
 
-// encodeLine returns the tokens of a line, and how many of them only repeat the prompt and get no label. A
-// prompt is encoded with its completion, as the model reads both: tokens may span the boundary.
+// encodeLine returns the tokens of a line, and how many of them only repeat the prompt and get no
+// label. A prompt is encoded with its completion, as the model reads both: tokens may span the
+// boundary.
 func encodeLine(content []byte, t *tokenizer.Tokenizer) (tokens []int32, unlabelled int, err error) {
 	var line struct{ Text, Prompt, Completion *string }
 	if err := json.Unmarshal(content, &line); err != nil {

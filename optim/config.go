@@ -70,8 +70,8 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 // isAmount reports whether v is finite and not negative.
 func isAmount(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-// Group gives some parameters another learning rate or weight decay, like a parameter group of torch.optim.
-// Biases may have no decay, for example, and old layers below a new head a lower rate.
+// Group gives some parameters another learning rate or weight decay, like a parameter group of
+// torch.optim. Biases may have no decay, for example, and old layers below a new head a lower rate.
 type Group struct {
 	Params      string   // pattern of full names (nn.Match)
 	Scale       float64  // factor of the learning rate; 0 means 1 (nn.Freeze stops updates)

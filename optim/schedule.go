@@ -93,8 +93,9 @@ type ScheduleConfig struct {
 }
 
 // schedulesWith lists the schedules that have a field.
-var schedulesWith = map[string][]string{"StepSize": {"step"}, "Gamma": {"step"}, "MinLR": {"cosine", "linear"},
-	"Rise": {"one-cycle"}, "DivFactor": {"one-cycle"}, "FinalDivFactor": {"one-cycle"}}
+var schedulesWith = map[string][]string{"StepSize": {"step"}, "Gamma": {"step"},
+	"MinLR": {"cosine", "linear"}, "Rise": {"one-cycle"}, "DivFactor": {"one-cycle"},
+	"FinalDivFactor": {"one-cycle"}}
 
 // ScheduleNames lists the names of schedules.
 func ScheduleNames() []string { return []string{"constant", "cosine", "linear", "one-cycle", "step"} }

@@ -282,7 +282,8 @@ func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
 	return nil
 }
 
-// read loads the state of a place's parameters into loaded, and deletes what it read from saved and counts.
+// read loads the state of a place's parameters into loaded, and deletes what it read from saved and
+// counts.
 func (o *optimizer) read(loaded map[string]*paramState, saved map[string]safetensors.Tensor,
 	counts map[string]int64, place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})

@@ -156,8 +156,9 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// parseHeader returns the header's tensors sorted by name, with offsets in the data, and its metadata or nil.
-// The JSON reader refuses duplicate and unknown names, names in another case, and invalid UTF-8.
+// parseHeader returns the header's tensors sorted by name, with offsets in the data, and its
+// metadata or nil. The JSON reader refuses duplicate and unknown names, names in another case, and
+// invalid UTF-8.
 func parseHeader(header []byte) (spans []span, metadata map[string]string, err error) {
 	var members map[string]jsontext.Value
 	if err := json.Unmarshal(bytes.TrimRight(header, " "), &members); err != nil {

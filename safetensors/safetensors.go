@@ -64,8 +64,8 @@ type Tensor struct {
 	// Data holds the elements, little-endian and row-major.
 	Data []byte
 
-	// Load passes the elements to write, in one or several pieces of whole elements, and returns write's
-	// error. It may reuse a piece after write returns. Writing a file calls Load once.
+	// Load passes the elements to write, in one or several pieces of whole elements, and returns
+	// write's error. It may reuse a piece after write returns. Writing a file calls Load once.
 	Load func(write func(piece []byte) error) error
 }
 

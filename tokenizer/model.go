@@ -13,7 +13,7 @@ type model struct {
 	merges     map[[2]int32]merge
 	wordsFirst bool // a piece in the vocabulary is one token, without merges
 
-	// Characters that are not in the vocabulary become their bytes, as tokens <0x00> to <0xFF>, or else unknown.
+	// Characters that the vocabulary lacks become their bytes, as tokens <0x00> to <0xFF>, or unknown.
 	byteFallback bool
 	unknown      int32 // -1 is none
 	fuseUnknown  bool  // several in a row are one token

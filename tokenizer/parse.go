@@ -296,8 +296,8 @@ func (t *Tokenizer) split(s *step) (err error) {
 // metaspace stands for a space in vocabularies made by SentencePiece.
 const metaspace = "▁"
 
-// splitMetaspaces adds a split of text before metaspaces, so that pieces are words. It adds none if a token
-// has a metaspace after another character: words are then not separate.
+// splitMetaspaces adds a split of text before metaspaces, so that pieces are words. It adds none if
+// a token has a metaspace after another character: words are then not separate.
 func (t *Tokenizer) splitMetaspaces() (err error) {
 	switch {
 	case !t.metaspace && t.lead != leadAlways:

@@ -6,9 +6,9 @@
 //	ids, err := t.Encode([]byte("Hello, world"))
 //	text, err := t.Decode(ids)
 //
-// Vocabularies of SentencePiece, such as Llama 2's, have characters in place of bytes, and a metaspace,
-// ▁, for each space. Characters that the vocabulary lacks become the tokens of their bytes, or an unknown
-// token.
+// Vocabularies of SentencePiece, such as Llama 2's, have characters in place of bytes, and a
+// metaspace, ▁, for each space. Characters that the vocabulary lacks become the tokens of their
+// bytes, or an unknown token.
 //
 // Encode returns the same tokens as Hugging Face's tokenizers without special tokens around the text. Open
 // refuses a file with features that this package lacks. There is no training.

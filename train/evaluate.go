@@ -33,8 +33,8 @@ type Evaluation struct {
 	// [n, classes] have a target for each row, outputs [n, classes, positions] for each position.
 	// Negative targets, such as data.Ignored, do not count. Nil for regression.
 	Accuracy *float64 `json:"accuracy,omitempty"`
-	// MSE is the mean of (output - target)^2 over all numbers of the targets, which have the outputs'
-	// shape. Nil except for regression (data.Regression).
+	// MSE is the mean of (output - target)^2 over all numbers of the targets, which have the
+	// outputs' shape. Nil except for regression (data.Regression).
 	MSE *float64 `json:"mse,omitempty"`
 }
 
@@ -134,9 +134,9 @@ func (s *sums) addLoss(c *torch.Ctx, loss nn.Loss, output, target *torch.Tensor)
 	s.Loss += weight * float64(torch.Item[float32](c.To(x, torch.Float32)))
 }
 
-// batchFunc handles the model's output for a micro-batch. sample and row are the micro-batch's first sample
-// in the set and its first row in the batch. It is called in the process of the last stage, during the
-// run. Tensors that it makes on c are freed when it returns.
+// batchFunc handles the model's output for a micro-batch. sample and row are the micro-batch's
+// first sample in the set and its first row in the batch. It is called in the process of the last
+// stage, during the run. Tensors that it makes on c are freed when it returns.
 type batchFunc func(c *torch.Ctx, batch data.Batch, sample, row int, output *torch.Tensor) error
 
 // forEach runs the batches of a set through a model in evaluation mode, in order, and calls f for each

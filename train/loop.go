@@ -163,10 +163,10 @@ func (l *Loop) stepBatches(ctx context.Context) ([]data.Batch, error) {
 // Run takes steps until Steps, Epochs or Validation.Patience is reached, a step or a hook fails, or ctx
 // ends. If ctx ends, Run finishes the running step and returns a Result with Interrupted set and no error.
 //
-// If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run repeats
-// the step with the same batches and ends with the bits of a run without failures. Run can also continue
-// after any other error. Run takes no step if Check fails. It takes none either if only an epoch's last
-// batch has a micro-batch of one row, and a layer refuses that.
+// If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run
+// repeats the step with the same batches and ends with the bits of a run without failures. Run can
+// also continue after any other error. Run takes no step if Check fails. It takes none either if
+// only an epoch's last batch has a micro-batch of one row, and a layer refuses that.
 //
 // In a group each process has a Loop and calls Run at the same step. If ctx ends in one process, all end
 // after the same step.

@@ -28,8 +28,8 @@ type MeasureConfig struct {
 	Batch   int            // rows
 	Chunks  int            // micro-batches; 0 is 1
 	Profile profile.Config // without a Target
-	// Plan describes the steps if Plan.Limit limits the cut of [BalanceByTime]. Plan.Schedules has one
-	// schedule, and each of Plan.Devices has Plan.Virtual stages.
+	// Plan describes the steps if Plan.Limit limits the cut of [BalanceByTime]. Plan.Schedules has
+	// one schedule, and each of Plan.Devices has Plan.Virtual stages.
 	Plan plan.Options
 	// Group is the processes that train the model together; nil is this process alone. All members call
 	// the measuring function. Rank 0 measures and sends the result to the others.
@@ -116,17 +116,18 @@ func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 type Balance struct {
 	Counts []int            // layers of each stage
 	Times  []plan.StageTime // expected time of each stage for a micro-batch; nil with a limit
-	// Lighter has the cuts to try if steps with Counts exceed the limit. The first is the cut that needs
-	// the fewest bytes by the measurement. All cuts of a small model follow. Nil without a limit.
+	// Lighter has the cuts to try if steps with Counts exceed the limit. The first is the cut that
+	// needs the fewest bytes by the measurement. All cuts of a small model follow. Nil without a
+	// limit.
 	Lighter [][]int
 	// Profile is the measurement. Only rank 0's can be used as pipe.Config.Profile.
 	Profile profile.Profile
 }
 
-// BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut can
-// make it, including transfers and recomputation. The cut does not change the trained weights. The model
-// need not be materialised. If all policies are Optimal, the cut also keeps MeasureConfig.Plan's limit; if
-// no cut does, Counts is the first of Lighter.
+// BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut
+// can make it, including transfers and recomputation. The cut does not change the trained weights.
+// The model need not be materialised. If all policies are Optimal, the cut also keeps
+// MeasureConfig.Plan's limit; if no cut does, Counts is the first of Lighter.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, policies []pipe.Checkpoint,
 	config MeasureConfig) (out Balance, err error) {
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
@@ -159,7 +160,8 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	var machine plan.Machine
 	threads := max(c.Threads, 1)
 	for i := range options.Devices {
-		machine.Devices = append(machine.Devices, plan.Device{Name: fmt.Sprint("device ", i), Threads: threads})
+		machine.Devices = append(machine.Devices,
+			plan.Device{Name: fmt.Sprint("device ", i), Threads: threads})
 	}
 	costs, units := unitCosts(model, b.Profile, 0, threads)
 	layers := (&ModelPlan{Units: units}).Layers
@@ -249,10 +251,10 @@ type Threads struct {
 	Faster float64 // speed of Tried relative to one thread: the median of the rounds
 }
 
-// ThreadsByTime measures with how many threads of each device a model trains fastest. It tries the powers
-// of two below greatest, and greatest. In each round every number runs all layers forward and backward. A
-// larger number must be at least 10 % faster. The last bits of results depend on the number
-// (Recipe.Threads).
+// ThreadsByTime measures with how many threads of each device a model trains fastest. It tries the
+// powers of two below greatest, and greatest. In each round every number runs all layers forward
+// and backward. A larger number must be at least 10 % faster. The last bits of results depend on
+// the number (Recipe.Threads).
 func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, greatest int,
 	config MeasureConfig) (Threads, error) {
 	if greatest <= 1 {
@@ -289,8 +291,8 @@ func chooseThreads(t profile.ThreadTimes) Threads {
 	return Threads{N: t.Threads[best], Tried: t.Threads[tried], Faster: t.Faster(tried, 0)}
 }
 
-// timeLink measures a link. It takes the shortest of ten transfers of 4 bytes for the latency, and the
-// shortest of ten transfers of many bytes for the bandwidth.
+// timeLink measures a link. It takes the shortest of ten transfers of 4 bytes for the latency, and
+// the shortest of ten transfers of many bytes for the bandwidth.
 func timeLink(on torch.Device, bytes int, transfer func(*torch.Tensor) (time.Duration, error)) (l plan.Link,
 	err error) {
 	c := torch.NewCtx(torch.Options{Device: on})

@@ -20,9 +20,9 @@ import (
 //	segmentation    the probability of each class at each pixel: [classes, height, width]
 //	regression      the numbers
 //
-// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict returns the first error
-// of a call, a batch or ctx. Predict is collective. The process of the last stage calls each while the pipe
-// runs, so each must not use the pipe.
+// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict returns the first
+// error of a call, a batch or ctx. Predict is collective. The process of the last stage calls each
+// while the pipe runs, so each must not use the pipe.
 func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
 	each func(sample int, output []float32) error) error {
 	info := set.Info()

@@ -81,8 +81,8 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
-// A resumed run may change the fields in mayChange and machineFields. A checkpoint may lack the fields in
-// mayLack.
+// A resumed run may change the fields in mayChange and machineFields. A checkpoint may lack the
+// fields in mayLack.
 var (
 	mayChange = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps",
 		"steps", "epochs", "save_every", "drop_last", "replicas"}
@@ -235,9 +235,9 @@ func hashParam(h hash.Hash, p nn.NamedParam) error {
 	return torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil })
 }
 
-// Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over it, for
-// the settings of Recipe.Data. Sets with other files, windows or orders have different fingerprints, as a
-// rule. Equal fingerprints do not prove equal sets.
+// Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over
+// it, for the settings of Recipe.Data. Sets with other files, windows or orders have different
+// fingerprints, as a rule. Equal fingerprints do not prove equal sets.
 func Fingerprint(set data.Dataset) (string, error) {
 	const samples = 16
 	var indices []int

@@ -220,7 +220,8 @@ func (s Store) syncDirectory(path string) error {
 	return s.do("sync", path, d.Sync)
 }
 
-// formatVersion is the version of the format of checkpoints. It changes if older programs would misread them.
+// formatVersion is the version of the format of checkpoints. It changes if older programs would
+// misread them.
 const formatVersion = 2
 
 // stateFile is a checkpoint's index.
