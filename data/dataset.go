@@ -186,12 +186,11 @@ func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test D
 		return nil, nil, fmt.Errorf("%d samples; want at least 2, one to train and one to test with", n)
 	}
 	testSize := min(int(math.Ceil(share*float64(n))), n-1)
-	if t, ok := set.(*textSet); ok && textEnd && !t.prompts {
-		training, testing := *t, *t
-		training.length, testing.first, testing.length = n-testSize, n-testSize, testSize
-		return &training, &testing, nil
-	}
 	order := permutation(n, seed, 0)
+	if t, ok := set.(*textSet); ok && textEnd && !t.prompts {
+		slices.Sort(order)
+		slices.Reverse(order)
+	}
 	slices.Sort(order[:testSize])
 	slices.Sort(order[testSize:])
 	return &subset{set, order[testSize:]}, &subset{set, order[:testSize]}, nil

@@ -24,12 +24,12 @@ import (
 // Tokens in files are read on demand, so a file may be larger than memory. A memory mapping would save
 // little, and crash the process if the file were truncated.
 type textSet struct {
-	info          Info
-	source        io.ReaderAt
-	what          string // describes the source: "5 bytes"
-	width         int    // bytes of a token, little-endian
-	first, length int    // samples of the source
-	prompts       bool   // tokens above ignoredBit are Ignored as targets
+	info    Info
+	source  io.ReaderAt
+	what    string // describes the source: "5 bytes"
+	width   int    // bytes of a token, little-endian
+	length  int    // samples
+	prompts bool   // tokens above ignoredBit are Ignored as targets
 }
 
 // ignoredBit marks tokens of prompts, and padding.
@@ -80,7 +80,7 @@ func (t *textSet) Fill(batch *Batch, indices []int) error {
 	window := t.info.Input.Size()
 	content := make([]byte, (window+1)*t.width)
 	for row, index := range indices {
-		from := (t.first + index) * (window + 1)
+		from := index * (window + 1)
 		if n, err := t.source.ReadAt(content, int64(from)*int64(t.width)); n < len(content) {
 			return fmt.Errorf("data: %s: %s: from token %d: %w; the file was longer when it was opened",
 				t.info.Name, t.what, from, err)
