@@ -151,7 +151,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 		return sets, err
 	}
 	of.data.OnText, of.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
-	if sets, err = of.open(); err == nil && of.info.Kind == models.Text {
+	if sets, err = of.open(); err == nil && t.info.Kind == models.Text {
 		err = t.checkTokens(sets.test.Info().Classes)
 	}
 	return sets, err
@@ -188,7 +188,7 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 			if cmd.Flags().Changed("prompt") {
 				return filesNamed("DIR")(cmd, args)
 			}
-			return filesNamed("DIR", "FILE...")(cmd, args)
+			return filesNamed("DIR", "FILE, or --prompt TEXT for a model of text,...")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if cmd.Flags().Changed("prompt") {

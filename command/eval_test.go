@@ -332,6 +332,7 @@ func TestPredictFromStandardInput(t *testing.T) {
 	}
 	refuses(t, []string{"predict", out, "-", "--tokenizer", "x"}, exitUsage,
 		"--tokenizer x has no effect without a model of tokens")
+	refuses(t, []string{"predict", out, "--prompt", "a"}, exitUsage, "--prompt: mlp is not a model of text")
 	text := "the stages of a pipeline"
 	out = filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "gpt", "--set", "width=8,depth=1,heads=2", "--data", "text", "--data-dir",

@@ -268,7 +268,13 @@ func TestRefusesFolders(t *testing.T) {
 			if row.change != nil {
 				text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
 				refuses(t, []string{"predict", folder, "--prompt", "boats"}, exitUsage, folder)
-				refuses(t, []string{"eval", folder, "--data", "text", "--data-dir", text}, exitUsage, folder)
+				eval := []string{"eval", folder, "--data", "text", "--data-dir", text}
+				refuses(t, eval, exitUsage, folder)
+				for _, refused := range [][]string{args, eval} { // neither can rename, skip or load in part
+					if r := command(t, refused...); strings.Contains(r.stderr, "skip them") {
+						t.Errorf("%q: %s", refused, r.stderr)
+					}
+				}
 			}
 		})
 	}

@@ -307,22 +307,12 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 }
 
 func (j *job) placePipe(context.Context, io.Writer) error {
-	if w := &j.weights; j.from == nil && w.init != "" {
-		w.rules.Unfilled = true
-		if _, err := nn.CheckWeights(w.init, j.model, w.rules); err != nil {
-			return err
-		}
+	if j.from == nil {
+		return j.weights.place(j.pipe)
 	}
 	err := j.pipe.Place()
-	switch {
-	case err != nil:
-	case j.from != nil:
+	if err == nil {
 		err = j.from.Restore(j.pipe, j.loop.Optimizer)
-	case j.weights.init != "":
-		err = loadWeights(j.weights.init, j.pipe.Model(), j.weights.rules)
-	}
-	if err == nil && j.from == nil && j.weights.adapter != "" {
-		err = loadWeights(j.weights.adapterFile(), nn.Adapters(j.pipe.Model()), nn.WeightsConfig{})
 	}
 	return err
 }

@@ -184,6 +184,12 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(),
 		newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()),
 		newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"}) // it is there
+	help.Args = func(_ *cobra.Command, args []string) error {
+		verb, rest, _ := root.Find(args) // all verbs check their arguments themselves
+		return noArguments(verb, rest)
+	}
 	nameIn(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		option.Complete(root) // only if asked, as cobra never frees completions

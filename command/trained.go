@@ -55,8 +55,8 @@ type trained struct {
 	folder     string // of the model; or its name
 	options    models.Options
 	lora       adapters
-	weights    string // in the folder, if there is no checkpoint
-	rules      nn.WeightsConfig
+	info       models.Info
+	weights    weightFlags // for a folder's model
 	pipe       *pipe.Pipe
 	batch      int
 }
@@ -69,14 +69,15 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	if t.checkpoint, err = folderOrCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(f.adapter, models.AdapterWeights)
-	if c := t.checkpoint; f.adapter != "" && c.Version > 0 {
-		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
-	} else if f.adapter != "" {
+	c := t.checkpoint
+	if t.weights.adapter = f.adapter; f.adapter != "" {
+		if c.Version > 0 {
+			return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
+		}
 		t.lora.LoRA, err = models.ReadAdapter(f.adapter)
 	}
-	if err = cmp.Or(err, t.makeModel()); err == nil && f.adapter != "" {
-		_, err = nn.CheckWeights(file, nn.Adapters(t.model), nn.WeightsConfig{})
+	if err = cmp.Or(err, t.makeModel()); err == nil && c.Version == 0 {
+		err = t.weights.match("DIR", t.folder, t.model, io.Discard)
 	}
 	if err != nil {
 		return nil, wrongInput(err)
@@ -103,14 +104,8 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	for _, d := range t.pipe.Devices() {
 		d.SetLimit(f.limit)
 	}
-	err = t.pipe.Place()
-	if err == nil && t.weights != "" {
-		err = loadWeights(t.weights, t.pipe.Model(), t.rules)
-	} else if err == nil {
-		err = t.checkpoint.RestoreModel(t.pipe)
-	}
-	if err == nil && f.adapter != "" {
-		err = loadWeights(file, nn.Adapters(t.pipe.Model()), nn.WeightsConfig{})
+	if err = t.weights.place(t.pipe); err == nil && c.Version > 0 {
+		err = c.RestoreModel(t.pipe)
 	}
 	return t, withRemedy(err, false)
 }
@@ -122,7 +117,8 @@ func (t *trained) makeModel() (err error) {
 		run = filepath.Dir(c.Path)
 	}
 	t.folder = modelFolder(t.recipe.Model.Name, run)
-	if !models.IsFolder(t.folder) && !slices.Contains(models.Names(), t.folder) {
+	var wrong error
+	if t.info, wrong = models.Describe(t.folder); wrong != nil && !models.IsFolder(t.folder) {
 		return fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
 			"the Go program that has it, or penstock export", c.Path, t.folder)
 	}
@@ -134,16 +130,10 @@ func (t *trained) makeModel() (err error) {
 			settings = append(settings, fmt.Sprintf("%s=%v", name, value))
 		}
 	}
-	if err = cmp.Or(err, models.Set(t.folder, &t.options, settings)); err != nil {
+	if err = cmp.Or(wrong, err, models.Set(t.folder, &t.options, settings)); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
 	}
-	if t.model, err = newModel(t.folder, t.options, t.lora); err != nil || run != "" {
-		return err
-	}
-	if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
-		t.rules.Unfilled = true
-		_, err = nn.CheckWeights(t.weights, t.model, t.rules)
-	}
+	t.model, err = newModel(t.folder, t.options, t.lora)
 	return err
 }
 
@@ -199,7 +189,10 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	}
 	var tokens *tokenizer.Tokenizer // nil: a token is a byte
 	var prompt []int64
-	t, err := f.open(cmd, dir, func(t *trained) error {
+	t, err := f.open(cmd, dir, func(t *trained) (err error) {
+		if t.info.Kind != models.Text {
+			return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
+		}
 		if s := t.recipe.Samples; s != nil && s.Source == data.Uint8 {
 			for _, b := range []byte(g.prompt) {
 				prompt = append(prompt, int64(b))
@@ -207,7 +200,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 			return g.checkLength(t, len(prompt))
 		}
 		if tokens, err = t.tokenizer(path); err == nil && tokens == nil {
-			err = badUsage("--tokenizer PATH is needed, for a model of text")
+			err = badUsage("--tokenizer PATH is needed: %s has none", t.checkpoint.Path)
 		}
 		if err != nil {
 			return err
@@ -271,17 +264,11 @@ func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]in
 
 // checkLength refuses a text that is longer than the model's positions.
 func (g *generator) checkLength(t *trained, prompt int) error {
-	info, err := models.Describe(t.folder)
-	if err != nil {
-		return err
-	}
-	most := info.Defaults.Context
+	most := t.info.Defaults.Context
 	if !models.IsFolder(t.folder) {
 		most = cmp.Or(t.options.Context, most)
 	}
-	if info.Kind != models.Text {
-		return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
-	} else if prompt == 0 {
+	if prompt == 0 {
 		return badUsage("--prompt: the prompt has no tokens")
 	} else if prompt+g.tokens > most {
 		return badUsage("--prompt of %s and --tokens %d: the model reads at most %d together",
@@ -292,11 +279,10 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 
 // checkTokens refuses more tokens than a folder's model has.
 func (t *trained) checkTokens(n int) error {
-	info, err := models.Describe(t.folder)
-	if most := info.Defaults.Classes; err == nil && models.IsFolder(t.folder) && n > most {
-		err = badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, most)
+	if most := t.info.Defaults.Classes; models.IsFolder(t.folder) && n > most {
+		return badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, most)
 	}
-	return err
+	return nil
 }
 
 // chosen returns a setting of the run's --data-set, or "".
