@@ -45,7 +45,6 @@ type startup struct {
 	membersHere int          // members in this process
 	localGroup  *group.Group // the group, if this process has all members; else nil
 	read        func() (datasets, error)
-	common      map[string]string                  // flags that must be equal in all members
 	decide      func(planJSON) (runOptions, error) // applies the plan of --plan auto to the flags
 }
 
@@ -62,9 +61,6 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	}
 	if o.epochs == 0 && o.steps == 0 {
 		o.epochs = 1
-	}
-	if o.grouped {
-		o.common = o.facts(s)
 	}
 	return o, nil
 }

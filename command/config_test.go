@@ -117,7 +117,7 @@ func TestConfigKeepsAll(t *testing.T) {
 		}
 		text := effectiveConfig(given)
 		read := find()
-		if err := readConfig(read, textFile(t, "flags.toml", string(text))); err != nil {
+		if err := readConfig(read, textFile(t, "flags.toml", string(text)), nil); err != nil {
 			t.Errorf("%s: %v\n%s", verb, err, text)
 		}
 		given.Flags().VisitAll(func(f *pflag.Flag) {

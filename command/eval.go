@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
@@ -43,7 +41,7 @@ the data are not taken from the run. penstock launch starts several processes.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
-		Args: filesNamed("DIR"),
+		Args: arguments("DIR"),
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -129,21 +127,14 @@ type evalLine struct {
 // openData opens the data set of the flags. Without --data, flags that are left out are as in the run.
 func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err error) {
 	if s := cmd.Flags(); !s.Changed("data") {
-		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
-		run := map[string]any{}
-		if err = fs.ErrNotExist; t.checkpoint.Version > 0 {
-			_, err = toml.DecodeFile(file, &run)
-		}
-		for _, name := range append(dataOnly, "data") {
-			if value, has := run[name]; has {
-				err = cmp.Or(err, setFlag(s, name, value))
-			}
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			err = errors.New("there is none")
+		if err = errors.New("there is no run"); t.checkpoint.Version > 0 {
+			file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
+			err = readConfig(cmd, file, func(name string) bool {
+				return name == "data" || slices.Contains(dataOnly, name)
+			})
 		}
 		if err != nil {
-			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
+			return sets, badUsage("--data is needed: %w", err)
 		}
 	}
 	of := modelFlags{modelName: t.recipe.Model.Name, folder: t.folder, dataFlags: *f}
@@ -186,9 +177,9 @@ DIR may then be a folder with a model of Hugging Face as well.`,
   penstock predict out/llama --prompt "Once upon a time" --tokens 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("prompt") {
-				return filesNamed("DIR")(cmd, args)
+				return arguments("DIR")(cmd, args)
 			}
-			return filesNamed("DIR", "FILE, or --prompt TEXT for a model of text,...")(cmd, args)
+			return arguments("DIR", "FILE, or --prompt TEXT for a model of text,...")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if cmd.Flags().Changed("prompt") {

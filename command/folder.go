@@ -50,13 +50,10 @@ func copySmallFiles(to, from string) error {
 	}
 	for _, name := range smallFiles {
 		content, err := disk.Read(filepath.Join(from, name), disk.MaxJSON)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
 		if err == nil {
 			err = writeFile(filepath.Join(to, name), content)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}

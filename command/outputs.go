@@ -261,13 +261,10 @@ The page is one file that loads nothing. It can be written while the run goes on
 train --dashboard shows it live.`,
 		Example: `  penstock report out/run --out report.html
   penstock report plan.json --out plan.html`,
-		Args: filesNamed("DIR, or PLAN,"),
+		Args: arguments("DIR, or PLAN,", "--out"),
 	}
 	return resultVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
 		err error) {
-		if err := need(cmd.Flags(), "out"); err != nil {
-			return r, err
-		}
 		page, err := readPage(cmd, args[0])
 		if err != nil {
 			return r, err

@@ -164,12 +164,12 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 	if err != nil {
 		return badUsage("--plan %w; penstock plan --model --out writes plans", err)
 	}
-	return f.take(cmd.Flags(), line)
+	return f.setFromPlan(cmd.Flags(), line)
 }
 
-// take sets flags from a plan. A flag that is given must have the plan's value, except flags of data
-// and flags that --plan auto keeps.
-func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
+// setFromPlan sets flags from a plan. A flag that is given must have the plan's value, except flags of data.
+// With --plan auto a given flag keeps its value: the plan was made for it.
+func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
 	refuse := func(name, value string, why error) error {
 		return badUsage("--plan %s: %s is %s: %w", f.planned, name, value, why)
 	}
@@ -181,9 +181,9 @@ func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
 		given, self := strings.Trim(flag.Value.String(), "[]"), f.planned == auto
 		switch {
 		case !flag.Changed && has == "", flag.Changed && (given == has || name == "data" ||
-			slices.Contains(dataOnly, name) || self && slices.Contains(keptByAuto, name)):
+			slices.Contains(dataOnly, name) || self && name != "devices"): // a plan may reorder devices
 			continue
-		case flag.Changed && !(self && name == "devices"): // a plan may reorder devices
+		case flag.Changed && !self:
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
 				name, given, f.planned, cmp.Or(has, "none"))
 		}
@@ -243,11 +243,8 @@ type madePlan struct {
 
 const auto = "auto" // value of --plan
 
-var keptByAuto = []string{"model", "set", "lora", "batch", "optimizer", "momentum", "train-only", "autocast",
-	"memory-limit", "chunks", "threads", "schedule"}
-
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
-	if o.planned != auto || o.decided {
+	if o.planned != auto {
 		return nil
 	}
 	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas", "threads"} {

@@ -133,10 +133,10 @@ func runMembers(members []runOptions, run func(runOptions) error) (first error) 
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
 	"config"}
 
-// facts returns the given flags, which must be equal in all processes of a run. Paths may differ.
-func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
+// commonFlags returns the given flags, which must be equal in all processes of a run. Paths may differ.
+func (o *runOptions) commonFlags() map[string]string {
 	out := map[string]string{}
-	s.Visit(func(f *pflag.Flag) {
+	o.flags.Visit(func(f *pflag.Flag) {
 		text := f.Value.String()
 		if v, _ := f.Value.(*option.Value); v != nil && v.Path && f.Name != "schedule" && text != auto {
 			text = "a path"
@@ -192,7 +192,7 @@ func (j *job) agree(ctx context.Context, _ io.Writer) error {
 	if j.group == nil {
 		return nil
 	}
-	facts := maps.Clone(j.common)
+	facts := j.commonFlags()
 	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
 	facts["data with the fingerprint"] = fmt.Sprint(settingsOf(j.recipe.Data)["fingerprint"])
 	err := train.Agree(ctx, j.group, facts)

@@ -106,7 +106,14 @@ do. To plan for one device alone, give --devices 1.`,
 			}
 			_, least, err := leastLimit(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
-				showChain(w, c)
+				row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY", "GRADIENT",
+					"WEIGHTS")
+				for i, l := range c.Layers {
+					row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
+						formatBytes(l.Output), formatBytes(l.Saved),
+						formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
+						formatBytes(l.Gradient), formatBytes(l.WeightGradient))
+				}
 				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch,
 					m.samples.Input.Shape, layers)
 				if c.Prologue > 0 {
@@ -122,17 +129,6 @@ do. To plan for one device alone, give --devices 1.`,
 			}
 			return r, err
 		})
-}
-
-func showChain(w io.Writer, c profile.Chain) {
-	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY",
-		"GRADIENT", "WEIGHTS")
-	for i, l := range c.Layers {
-		row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
-			formatBytes(l.Output), formatBytes(l.Saved),
-			formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)), formatBytes(l.Gradient),
-			formatBytes(l.WeightGradient))
-	}
 }
 
 type balanceFlags struct {

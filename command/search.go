@@ -19,6 +19,7 @@ import (
 	"penstock.example/data"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
+	"penstock.example/internal/planfile"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
@@ -168,7 +169,7 @@ func (f *planFlags) readDevices(text string) error {
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	model, machine := f.modelName != "", f.machine != ""
 	if !model {
-		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
+		err := cmp.Or(arguments("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
 			"devices", "chunks", "batch", "schedule", "virtual", "replicas", "memory-limit", "machine",
 			"latency", "bandwidth"))
 		if err != nil {
@@ -338,7 +339,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 }
 
 func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress.Task) (*foundPlan, error) {
-	c, err := readChain(cmd, file)
+	c, err := readParsed(cmd, file, planfile.ParseChain)
 	if err != nil {
 		return nil, err
 	}

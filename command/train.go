@@ -77,10 +77,10 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 	o.args, o.effective = args, effectiveConfig(cmd)
 	o.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	o.decide = func(line planJSON) (runOptions, error) {
-		if err := f.take(cmd.Flags(), line); err != nil {
+		if err := f.setFromPlan(cmd.Flags(), line); err != nil {
 			return runOptions{}, err
 		}
-		f.decided = true
+		f.planned = "" // its flags are set
 		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
@@ -189,13 +189,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 }
 
 // failedError is the error of an open run, with advice how to go on.
-type failedError struct {
-	error
-	advice string
-}
-
-func (e *failedError) Error() string { return e.error.Error() + e.advice }
-func (e *failedError) Unwrap() error { return e.error }
+type failedError struct{ remedyError }
 
 var errInterrupted = errors.New("interrupted")
 
@@ -213,7 +207,7 @@ func (j *job) failed(err error, advice string) error {
 	if j.member.Rank > 0 {
 		advice = ""
 	}
-	return &failedError{err, advice}
+	return &failedError{remedyError{err, err.Error() + advice}}
 }
 
 // saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
