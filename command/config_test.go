@@ -37,7 +37,7 @@ format = "json"
 		with(typed, "--steps", "2")...); got != want {
 		t.Error("other weights than by the command line")
 	}
-	kept := filepath.Join(out, configName)
+	kept := filepath.Join(out, flagsFile)
 	if got, want := sha(t, "train", "--config", kept, "--steps", "3", "--resume"), sha(t,
 		with(typed, "--steps", "3")...); got != want {
 		t.Error("other weights where the run goes on by the file that it has kept")

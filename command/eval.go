@@ -128,7 +128,7 @@ type evalLine struct {
 func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err error) {
 	if s := cmd.Flags(); !s.Changed("data") {
 		if err = errors.New("there is no run"); t.checkpoint.Version > 0 {
-			file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
+			file := filepath.Join(filepath.Dir(t.checkpoint.Path), flagsFile)
 			err = readConfig(cmd, file, func(name string) bool {
 				return name == "data" || slices.Contains(dataOnly, name)
 			})
@@ -137,12 +137,12 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 			return sets, badUsage("--data is needed: %w", err)
 		}
 	}
-	of := modelFlags{modelName: t.recipe.Model.Name, folder: t.folder, dataFlags: *f}
-	if err := of.check(cmd.Flags()); err != nil {
+	t.dataFlags = *f
+	if err := t.check(cmd.Flags()); err != nil {
 		return sets, err
 	}
-	of.data.OnText, of.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
-	if sets, err = of.open(); err == nil && t.info.Kind == models.Text {
+	t.data.OnText, t.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
+	if sets, err = t.open(); err == nil && t.info.Kind == models.Text {
 		err = t.checkTokens(sets.test.Info().Classes)
 	}
 	return sets, err
@@ -184,7 +184,7 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if cmd.Flags().Changed("prompt") {
 				return g.run(cmd, &f, args[0], tokens)
-			} else if err := checkPair(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
+			} else if err := refuseWithout(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
 				return err
 			}
 			p := predictor{top: top}
@@ -244,8 +244,8 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []
 		return fmt.Errorf("checkpoint %s has no samples; want --prompt, or train.Predict in Go", t.checkpoint.Path)
 	}
 	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
-	err = cmp.Or(checkPair(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
-		checkPair(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
+	err = cmp.Or(refuseWithout(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
+		refuseWithout(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
 			"classes to predict", "top"))
 	if err == nil && ofTokens {
 		p.tokens, err = t.tokenizer(tokens)

@@ -34,7 +34,7 @@ type trainFlags struct {
 	weights weightFlags
 
 	stages, virtual        int
-	schedule, planned      string                 // names or files; "" is none
+	schedule, planFlag     string                 // names or files; "" is none
 	allThreads, anyThreads bool                   // --threads all, and no --threads
 	config                 pipe.Config            // a nil Balance is found by timing the layers
 	limit                  int64                  // bytes; 0 is none
@@ -57,7 +57,7 @@ type trainFlags struct {
 	out, dashboardAt, tensorboard, traceFile, format string
 	resume, autoresume, changedData                  bool
 	saveEvery, testEvery                             int64
-	newest                                           int // checkpoints that are kept
+	keep                                             int // number of newest checkpoints
 }
 
 // groupFlags say which process of which group this one is. Launchers say it in the environment.
@@ -110,10 +110,20 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		strings.Join(scheduleNames(), ", ")+"; or a file with a program (default gpipe)")
 	option.Count(s, &f.virtual, "virtual", 0,
 		"`N` stages on each device (default 2 if --schedule uses several)")
-	option.Path(s, &f.planned, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
+	option.Path(s, &f.planFlag, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"update running statistics of batch norms once a batch, not once a micro-batch")
-	threadsFlag(s, &f.config.Threads, &f.allThreads)
+	f.config.Threads = 1
+	s.Var(&option.Value{Read: func(text string) (err error) {
+		if f.allThreads = text == "all"; f.allThreads {
+			return nil
+		}
+		if err = arg.Whole(&f.config.Threads, 1, pipe.MaxThreads)(text); err != nil {
+			err = fmt.Errorf("%w, or all", err)
+		}
+		return err
+	}}, "threads", "`N` threads of each device; or all, its share of the cores (default 1, or more if "+
+		"measured to be faster)")
 	f.numerics.register(s)
 	option.Section(s, "Pipeline")
 
@@ -154,7 +164,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.changedData, "changed-data", false, "let --resume go on with other samples than before")
 	option.Count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: after each epoch)")
 	option.Count(s, &f.testEvery, "test-every", 0, "test every `N` steps and at the end")
-	option.Count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
+	option.Count(s, &f.keep, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
 	option.Path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
 	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1", "`HOST:PORT` of a page that shows the run")
 	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: Chrome trace, or picture with .svg")
@@ -248,7 +258,7 @@ func (f *gpuFlags) register(s *pflag.FlagSet) {
 
 func (f gpuFlags) check(s *pflag.FlagSet, devices []torch.Device) error {
 	gpu := slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU })
-	return checkPair(s, gpu, "a GPU among --devices", "deterministic", "tf32")
+	return refuseWithout(s, gpu, "a GPU among --devices", "deterministic", "tf32")
 }
 
 // apply must come before anything is computed.
@@ -289,10 +299,10 @@ func readDevice(word string) (torch.Device, error) {
 	return d, err
 }
 
-const configName = "config.toml"
+const flagsFile = "config.toml"
 
-// ofOneStart are flags that a directory does not keep for the next start.
-var ofOneStart = []string{"resume", "autoresume", "changed-data"}
+// neverSaved are flags that a directory does not keep for the next start.
+var neverSaved = []string{"resume", "autoresume", "changed-data"}
 
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
 
@@ -313,16 +323,16 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 }
 
 // together are flags of which saved ones count only if none of them is given.
-var together = [][]string{{"steps", "epochs"},
+var exclusiveFlags = [][]string{{"steps", "epochs"},
 	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
 
 func readSaved(cmd *cobra.Command, out string) error {
-	file := filepath.Join(out, configName)
+	file := filepath.Join(out, flagsFile)
 	if _, err := os.Stat(file); out == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	var without []string
-	for _, group := range together {
+	for _, group := range exclusiveFlags {
 		if slices.ContainsFunc(group, cmd.Flags().Changed) {
 			without = append(without, group...)
 		}
@@ -390,11 +400,11 @@ var plainValue = regexp.MustCompile(`^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([
 // effectiveConfig returns the flags that were given, as a file for --config.
 func effectiveConfig(cmd *cobra.Command) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# %s --config %s\n", cmd.CommandPath(), configName)
+	fmt.Fprintf(&b, "# %s --config %s\n", cmd.CommandPath(), flagsFile)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		list, several := f.Value.(pflag.SliceValue)
 		switch text := f.Value.String(); {
-		case slices.Contains(neverInFiles, f.Name), slices.Contains(ofOneStart, f.Name):
+		case slices.Contains(neverInFiles, f.Name), slices.Contains(neverSaved, f.Name):
 		case several:
 			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: list.GetSlice()}) // texts can be encoded
 		case plainValue.MatchString(text):

@@ -44,15 +44,15 @@ type job struct {
 	pipe           *pipe.Pipe
 	loop           train.Loop
 	show           *reporter
-	peaks          highest
+	peaks          peakBytes
 	recorded       int64           // recorded step; 0 is none
 	writers        metrics.Writers // of rank 0: files and the dashboard
 	epoch          int             // of the last step
 	listener       net.Listener    // of the dashboard; nil is none
 	live           *report.Live    // serves it, and is closed with writers; nil before it is open
 	page           *report.Run     // of the recorded step; nil before it
-	saved          int64           // step of the newest checkpoint in --out; 0 is none
-	unsaved        bool            // saving failed
+	savedStep      int64           // step of the newest checkpoint in --out; 0 is none
+	saveFailed     bool            // saving failed
 	endedWithPeers bool            // all processes end here, so none needs to be told
 	timingWarned   bool            // of uncertain times
 	lighter        [][]int         // cuts to try if the first one does not fit
@@ -73,7 +73,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	}
 	if err == nil {
 		err = inTurn(ctx, stderr, j.chooseThreads, j.limitMemory, j.findBalance, j.openPipe, j.openLoop,
-			j.planMemory, j.placePipe, j.openMeasures, j.serveDashboard)
+			j.planMemory, j.placePipe, j.openMetrics, j.serveDashboard)
 	}
 	if err == nil {
 		return j, nil
@@ -132,7 +132,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	m, err := j.measured(&info)
+	m, err := j.fitModel(&info)
 	if j.model = m.Sequential; err == nil {
 		err = freeze(j.model, j.weights.trainOnly)
 	}
@@ -252,9 +252,9 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
-	config := j.measuring(profile.Config{
+	config := j.measureConfig(profile.Config{
 		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-		Devices: j.devicesOfEach(), Threads: j.config.Threads,
+		Devices: j.devicesPerProcess(), Threads: j.config.Threads,
 		// a limit that is enough can be named only after the cut
 		LiftLimit: slices.Contains(j.policy, pipe.Optimal)})
 	if n := len(j.config.DeviceNames()); j.program == "" && n*j.virtual == j.stages {
@@ -279,7 +279,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-func (j *job) measuring(c profile.Config) train.MeasureConfig {
+func (j *job) measureConfig(c profile.Config) train.MeasureConfig {
 	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
 	c.Loss = trainingLoss(j.training.Info().Task())
 	rows := (j.batch + j.replicas - 1) / j.replicas // of a batch, in each replica
@@ -362,7 +362,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	return l.Check()
 }
 
-func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.newest, Group: j.group} }
+func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.keep, Group: j.group} }
 
 func (j *job) openStore(context.Context, io.Writer) (err error) {
 	if j.out == "" {
@@ -399,7 +399,7 @@ func (j *job) openCheckpoint() error {
 		return err
 	}
 	r := j.recipe
-	if j.planned == auto && j.world.Chunks == 0 { // the plan will decide it
+	if j.planFlag == auto && j.world.Chunks == 0 { // the plan will decide it
 		r.Chunks = from.Recipe.Chunks
 	}
 	if j.changedData && r.Data.Name == from.Recipe.Data.Name {
@@ -409,7 +409,7 @@ func (j *job) openCheckpoint() error {
 		return wrongInput(err)
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
-	j.loop.Plateau, j.saved = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
+	j.loop.Plateau, j.savedStep = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
 	return nil
 }
 
@@ -421,8 +421,8 @@ func (j *job) save() (path string, err error) {
 	// Metrics come first, so that each saved step has its line on disk.
 	unwritten := j.writers.Sync()
 	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
-	if j.unsaved = err != nil; !j.unsaved {
-		j.saved = j.loop.Step
+	if j.saveFailed = err != nil; !j.saveFailed {
+		j.savedStep = j.loop.Step
 	}
 	return path, cmp.Or(err, unwritten)
 }

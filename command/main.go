@@ -57,43 +57,45 @@ type Data struct {
 
 func (d Data) register() error { return data.Register(d.Name, d.Tasks, d.Open) }
 
-var ownName = "penstock"
+var programName = "penstock"
 
-var namesProgram = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
+var penstockVerb = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
 
 // named has the program's name in place of penstock before verbs.
-func named(text string) string { return namesProgram.ReplaceAllString(text, ownName+"$1") }
+func withProgramName(text string) string {
+	return penstockVerb.ReplaceAllString(text, programName+"$1")
+}
 
 // Main runs the command line of this process and ends it. Each own is a [Model] or a [Data], which all verbs
 // know beside the built-in ones. A run in several processes starts this program in each.
 func Main(own ...interface{ register() error }) {
 	if len(own) > 0 {
-		ownName = filepath.Base(os.Args[0])
+		programName = filepath.Base(os.Args[0])
 	}
 	for _, o := range own {
 		if err := o.register(); err != nil {
-			tell(os.Stderr, err)
+			printError(os.Stderr, err)
 			os.Exit(exitUsage)
 		}
 	}
 	// These signals ask for an orderly end. Ctrl-C again ends the process at once; others may be repeated.
-	asks := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
+	endSignals := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
-		asks = append(asks, syscall.SIGHUP)
+		endSignals = append(endSignals, syscall.SIGHUP)
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), asks...)
+	ctx, _ := signal.NotifyContext(context.Background(), endSignals...)
 	context.AfterFunc(ctx, func() {
 		signal.Reset(os.Interrupt)
 		if time.Sleep(patience); !losesWork.Load() {
 			fmt.Fprintf(os.Stderr, "%s: interrupted; it did not end within %v, and nothing is lost\n",
-				ownName, patience)
+				programName, patience)
 			os.Exit(exitFailed)
 		}
 	})
 	signal.Ignore(syscall.SIGPIPE) // a write to a closed stdout fails, and the run ends in order
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err := os.Stdout.Close(); err != nil && code == exitDone { // a failed write may be reported only here
-		fmt.Fprintln(os.Stderr, ownName+":", err)
+		fmt.Fprintln(os.Stderr, programName+":", err)
 		code = exitFailed
 	}
 	os.Exit(code)
@@ -131,7 +133,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if stop := ctx.Err(); stop != nil && errors.Is(err, stop) && !errors.As(err, new(*failedError)) {
 		err = errors.New("interrupted; nothing is written")
 	}
-	tell(stderr, err)
+	printError(stderr, err)
 	var launched *launch.Failure
 	switch {
 	case errors.As(err, new(*usageError)):
@@ -145,8 +147,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 var endlessWord = regexp.MustCompile(`(\S{1000})\S+`)
 
 // tell writes an error as one line, and the stack of a panic.
-func tell(stderr io.Writer, err error) {
-	fmt.Fprintln(stderr, ownName+":", endlessWord.ReplaceAllString(named(message(err)), "$1…"))
+func printError(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, programName+":", endlessWord.ReplaceAllString(withProgramName(message(err)), "$1…"))
 	if p := (*torch.PanicError)(nil); errors.As(err, &p) {
 		fmt.Fprintf(stderr, "\n%s", p.Stack)
 	}
@@ -160,7 +162,7 @@ func message(err error) string { return packagePrefix.ReplaceAllString(err.Error
 
 func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   ownName,
+		Use:   programName,
 		Short: "Train neural networks as pipelines of micro-batches",
 		Long: `Penstock cuts a network into stages, puts each on a device with its own memory limit, and
 trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
@@ -190,19 +192,19 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 		verb, rest, _ := root.Find(args) // all verbs check their arguments themselves
 		return noArguments(verb, rest)
 	}
-	nameIn(root)
+	useProgramName(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		option.Complete(root) // only if asked, as cobra never frees completions
 	}
 	return root
 }
 
-// nameIn puts the program's name into the help of a command and its verbs.
-func nameIn(c *cobra.Command) {
-	c.Short, c.Long, c.Example = named(c.Short), named(c.Long), named(c.Example)
-	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = named(f.Usage) })
+// useProgramName puts the program's name into the help of a command and its verbs.
+func useProgramName(c *cobra.Command) {
+	c.Short, c.Long, c.Example = withProgramName(c.Short), withProgramName(c.Long), withProgramName(c.Example)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withProgramName(f.Usage) })
 	for _, verb := range c.Commands() {
-		nameIn(verb)
+		useProgramName(verb)
 	}
 }
 

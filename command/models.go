@@ -177,12 +177,12 @@ var tasks = map[models.Kind][]data.Task{
 
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
-		return checkPair(s, false, "--data NAME", dataOnly...)
+		return refuseWithout(s, false, "--data NAME", dataOnly...)
 	}
 	offered, err := data.Tasks(f.dataName)
 	err = cmp.Or(err,
-		checkPair(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
-		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir"))
+		refuseWithout(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
+		refuseWithout(s, f.dataName != "synthetic", "--data that is read from files", "data-dir"))
 	wanted := tasks[f.info.Kind]
 	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
 	switch {

@@ -28,7 +28,7 @@ import (
 	"penstock.example/train"
 )
 
-func (j *job) openMeasures(context.Context, io.Writer) error {
+func (j *job) openMetrics(context.Context, io.Writer) error {
 	if j.member.Rank > 0 {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
 		if err == nil {
 			j.writers = append(j.writers, log)
-			err = writeFile(filepath.Join(j.out, configName), j.effective)
+			err = writeFile(filepath.Join(j.out, flagsFile), j.effective)
 		}
 		if err == nil && models.IsFolder(j.modelName) {
 			err = copySmallFiles(filepath.Join(j.out, "model"), j.folder)
@@ -220,7 +220,7 @@ func (j *job) describeRun() report.Run {
 		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
 	}
 	facts := []report.Fact{
-		{Name: "Command", Value: strings.Join(append([]string{ownName}, j.args...), " ")},
+		{Name: "Command", Value: strings.Join(append([]string{programName}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
 		{Name: "Cut", Value: option.Joined(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},

@@ -254,7 +254,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	}
 	job := launch.Job{Path: program, Args: train, Stdout: stdout, Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
-			fmt.Fprintf(stderr, "%s: %s; starting again, restart %d of %d\n", ownName, message(after),
+			fmt.Fprintf(stderr, "%s: %s; starting again, restart %d of %d\n", programName, message(after),
 				restart, restarts)
 		}}
 	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()))
@@ -282,7 +282,7 @@ func checkLine(args, environment []string) error {
 		values[name] = value
 	}
 	getenv := func(name string) string { return values[name] }
-	root := &cobra.Command{Use: ownName, SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: programName, SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(flagError)
 	verb := newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil })
 	if args[0] == "eval" { // flags alone: the rest is in the checkpoint

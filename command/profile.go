@@ -77,7 +77,7 @@ do. To plan for one device alone, give --devices 1.`,
 			if err := f.check(cmd.Flags()); err != nil {
 				return r, err
 			}
-			m, err := f.measured(nil)
+			m, err := f.fitModel(nil)
 			if err != nil {
 				return r, err
 			}
@@ -106,8 +106,8 @@ do. To plan for one device alone, give --devices 1.`,
 			}
 			_, least, err := leastLimit(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
-				row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY", "GRADIENT",
-					"WEIGHTS")
+				row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY",
+					"GRADIENT", "WEIGHTS")
 				for i, l := range c.Layers {
 					row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
 						formatBytes(l.Output), formatBytes(l.Saved),
@@ -208,12 +208,12 @@ type balanceCost struct {
 }
 
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	err = cmp.Or(checkPair(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
+	err = cmp.Or(refuseWithout(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
 		f.check(cmd.Flags()))
 	if err != nil {
 		return r, err
 	}
-	m, err := f.measured(nil)
+	m, err := f.fitModel(nil)
 	if err != nil {
 		return r, err
 	}

@@ -60,7 +60,7 @@ through a pipeline. NAME is a schedule:
 			}
 			links, err := shape.links()
 			drawn := format == "grid" || format == "svg"
-			err = cmp.Or(err, checkPair(cmd.Flags(), drawn, "--format grid or svg", "times",
+			err = cmp.Or(err, refuseWithout(cmd.Flags(), drawn, "--format grid or svg", "times",
 				"latency", "bandwidth", "activation"))
 			if err != nil {
 				return err

@@ -23,8 +23,6 @@ import (
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
-	"penstock.example/optim"
-	"penstock.example/pipe"
 	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/schedule"
@@ -44,12 +42,8 @@ type planFlags struct {
 	machine               string   // a file
 	trainOnly             []string // layers; nil is all
 
-	// Set by penstock plan or by a run with --plan auto.
-	update            optim.Config
-	deferredBatchNorm bool
-	target            plan.Machine
-	threadCounts      []int // of a device, to choose from
-	busyDevices       int   // of this machine, at once
+	// Update, Machine, Threads and AtWork are set by penstock plan or by a run with --plan auto.
+	config train.PlanConfig
 }
 
 func newPlan() *cobra.Command {
@@ -194,7 +188,7 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		return badUsage("--virtual %s has no effect with --schedule %s; leave it out",
 			option.Joined(f.virtual), option.Joined(f.schedules))
 	}
-	return cmp.Or(checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
+	return cmp.Or(refuseWithout(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
 		f.numerics.check(cmd.Flags(), f.devices))
 }
 
@@ -230,14 +224,14 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 		}
 		samples = new(sets.training.Info())
 	}
-	m, err := f.measured(samples)
+	m, err := f.fitModel(samples)
 	if err != nil {
 		return nil, err
 	}
 	cores := runtime.NumCPU()
-	f.threadCounts, f.busyDevices = f.threadsToTry(cores), cmp.Or(f.stages, cores)
-	f.update.Momentum = momentumOf(cmd.Flags(), f.optimizer, f.momentum)
-	f.target = thisMachine(max(cores, f.stages*max(f.measureFlags.threads, 1)))
+	f.config.Threads, f.config.AtWork = f.threadsToTry(cores), cmp.Or(f.stages, cores)
+	f.config.Update.Momentum = momentumOf(cmd.Flags(), f.optimizer, f.momentum)
+	f.config.Machine = thisMachine(max(cores, f.stages*max(f.measureFlags.threads, 1)))
 	return f.planModel(cmd.Context(), show, m)
 }
 
@@ -271,23 +265,21 @@ func (f *planFlags) wishes(show *progress.Task) plan.Options {
 		}}
 }
 
-func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measuredModel) (*foundPlan, error) {
-	devices, err := readDevices(f.devices)
+func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m fittedModel) (*foundPlan, error) {
+	devices, err := readHardware(f.devices)
 	if err != nil {
 		return nil, err
 	}
-	c := train.PlanConfig{
-		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
-		Wishes: f.wishes(show), Repeats: f.repeats, AtWork: f.busyDevices,
-		Loss:      trainingLoss(m.samples.Task()),
-		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.Line,
-		Measuring: func(what string) func(int, int) {
-			return func(done, all int) {
-				show.Note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
-			}
-		},
+	c := f.config
+	c.Batch, c.Stages, c.Devices, c.Repeats = f.batch, f.stages, devices, f.repeats
+	c.Optimizer, c.Loss, c.Clock, c.Note = f.optimizer, trainingLoss(m.samples.Task()), clock, show.Line
+	c.Pipe.Seed, c.Pipe.Autocast = f.seed, f.autocast
+	c.Measuring = func(what string) func(int, int) {
+		return func(done, all int) {
+			show.Note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
+		}
 	}
+	c.Wishes = f.wishes(show)
 	c.Wishes.Plans = 30 // of a device
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
@@ -319,7 +311,7 @@ func refusedPlan(s *pflag.FlagSet, err error) error {
 // hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
-func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
+func readHardware(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for i, d := range devices {
 		h, problem := hardware(d)
 		switch {

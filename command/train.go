@@ -57,7 +57,7 @@ them, or with --rank. All need the same command line, data and program.`,
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
 	err error) {
 	err = f.takePlan(cmd)
-	if given := f.planned; err == nil && (f.resume || f.autoresume) {
+	if given := f.planFlag; err == nil && (f.resume || f.autoresume) {
 		if err = readSaved(cmd, f.out); err == nil && given == "" { // the saved flags may have a plan
 			err = f.takePlan(cmd)
 		}
@@ -80,7 +80,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 		if err := f.setFromPlan(cmd.Flags(), line); err != nil {
 			return runOptions{}, err
 		}
-		f.planned = "" // its flags are set
+		f.planFlag = "" // its flags are set
 		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
@@ -235,7 +235,7 @@ func (j *job) saveAfterFailure(failure error) error {
 	}
 	// Outside of a step only this process fails, and the others do not save.
 	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
-	if !lost && !j.unsaved && j.loop.Step > 0 {
+	if !lost && !j.saveFailed && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
 			j.endedWithPeers = true
@@ -243,10 +243,10 @@ func (j *job) saveAfterFailure(failure error) error {
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	if j.saved == 0 {
+	if j.savedStep == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.saved, advice))
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.savedStep, advice))
 }
 
 // limitGarbage keeps the garbage in Go's heap below 16 MiB and returns the old GOGC. By default used batches

@@ -49,13 +49,10 @@ func bestFlag(s *pflag.FlagSet, best *bool) {
 
 // trained is a model with the weights of a checkpoint, in a pipe that trains nothing.
 type trained struct {
+	modelFlags
 	checkpoint *train.Checkpoint
 	recipe     train.Recipe
 	model      *nn.Sequential
-	folder     string // of the model; or its name
-	options    models.Options
-	lora       adapters
-	info       models.Info
 	weights    weightFlags // for a folder's model
 	pipe       *pipe.Pipe
 	batch      int
@@ -70,10 +67,9 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 		return nil, err
 	}
 	c := t.checkpoint
-	if t.weights.adapter = f.adapter; f.adapter != "" {
-		if c.Version > 0 {
-			return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
-		}
+	if t.weights.adapter = f.adapter; f.adapter != "" && c.Version > 0 {
+		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
+	} else if f.adapter != "" {
 		t.lora.LoRA, err = models.ReadAdapter(f.adapter)
 	}
 	if err = cmp.Or(err, t.makeModel()); err == nil && c.Version == 0 {
@@ -87,7 +83,11 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	replicas := max(t.recipe.Replicas, 1)
 	t.batch = cmp.Or(f.batch, (t.recipe.Batch+replicas-1)/replicas, 1) // as in train.Evaluate
 	config.Chunks = cmp.Or(config.Chunks, t.recipe.Chunks, 1)
-	if config.Balance, err = evenly(t.model, f.stages); err != nil {
+	var costs []float64 // about the same bytes of parameters on each stage
+	for _, l := range nn.Summary(t.model) {
+		costs = append(costs, float64(1+l.Bytes)) // layers without parameters are spread as well
+	}
+	if config.Balance, err = plan.Partition(costs, f.stages); err != nil {
 		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
 	if err := prepare(t); err != nil {
@@ -116,7 +116,7 @@ func (t *trained) makeModel() (err error) {
 	if t.recipe = c.Recipe; c.Version > 0 {
 		run = filepath.Dir(c.Path)
 	}
-	t.folder = modelFolder(t.recipe.Model.Name, run)
+	t.modelName, t.folder = t.recipe.Model.Name, modelFolder(t.recipe.Model.Name, run)
 	var wrong error
 	if t.info, wrong = models.Describe(t.folder); wrong != nil && !models.IsFolder(t.folder) {
 		return fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
@@ -135,15 +135,6 @@ func (t *trained) makeModel() (err error) {
 	}
 	t.model, err = newModel(t.folder, t.options, t.lora)
 	return err
-}
-
-// evenly cuts layers into stages with about the same bytes of parameters.
-func evenly(model nn.Module, stages int) ([]int, error) {
-	var costs []float64
-	for _, l := range nn.Summary(model) {
-		costs = append(costs, float64(1+l.Bytes)) // layers without parameters are spread as well
-	}
-	return plan.Partition(costs, stages)
 }
 
 func (t *trained) close() (err error) {
@@ -183,8 +174,8 @@ func (g *generator) register(s *pflag.FlagSet) {
 
 func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (err error) {
 	s := cmd.Flags()
-	if err := cmp.Or(checkPair(s, false, "FILE...", "top", "batch", "chunks", "stages"),
-		checkPair(s, g.sampling.Temperature > 0, "--temperature", "top-k", "seed")); err != nil {
+	if err := cmp.Or(refuseWithout(s, false, "FILE...", "top", "batch", "chunks", "stages"),
+		refuseWithout(s, g.sampling.Temperature > 0, "--temperature", "top-k", "seed")); err != nil {
 		return err
 	}
 	var tokens *tokenizer.Tokenizer // nil: a token is a byte
@@ -254,7 +245,7 @@ func (w *textWriter) write(id int64) (err error) {
 func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]int32, error) {
 	begin, _ := tokens.Template()
 	ids, err := tokens.Encode([]byte(prompt))
-	if text := t.chosen("begin"); text == "none" || !models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
+	if text := t.dataSetting("begin"); text == "none" || !models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
 		begin = nil
 	} else if text != "" && err == nil {
 		begin, err = tokens.Encode([]byte(text))
@@ -286,7 +277,7 @@ func (t *trained) checkTokens(n int) error {
 }
 
 // chosen returns a setting of the run's --data-set, or "".
-func (t *trained) chosen(name string) string {
+func (t *trained) dataSetting(name string) string {
 	all, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	text, _ := all[name].(string)
 	return text
@@ -294,7 +285,7 @@ func (t *trained) chosen(name string) string {
 
 // tokenizer opens the tokenizer at path, or else the run's; nil is none.
 func (t *trained) tokenizer(path string) (*tokenizer.Tokenizer, error) {
-	if path = cmp.Or(path, t.chosen("tokenizer")); path == "" && models.IsFolder(t.folder) {
+	if path = cmp.Or(path, t.dataSetting("tokenizer")); path == "" && models.IsFolder(t.folder) {
 		path = t.folder
 	}
 	if path == "" {
