@@ -29,7 +29,7 @@ type runOptions struct {
 	startup
 	program       string            // in the file of --schedule
 	policy        []pipe.Checkpoint // by stage
-	placedDevices int               // devices, if the schedule places the stages; 0 if the command line does
+	placedDevices int               // devices on which the schedule places the stages; 0: --devices does
 	world         planWorld         // for --plan auto
 	autoDevices   []torch.Device    // --devices with --plan auto
 }
@@ -234,7 +234,7 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	return nil
 }
 
-// readProgram reads the program in the file of --schedule. unknown is the error for a name of no schedule.
+// readProgram reads the program in the file of --schedule. unknown is the error for an unknown name.
 func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	text, err := disk.Read(o.schedule, disk.MaxJSON)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -151,7 +151,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 func newPredict() *cobra.Command {
 	var f trainedFlags
 	var top int
-	var tokens string
+	var tokenizerPath string
 	var g generator
 	cmd := &cobra.Command{
 		Use:   "predict DIR (FILE... | --prompt TEXT) [flags]",
@@ -183,12 +183,12 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if cmd.Flags().Changed("prompt") {
-				return g.run(cmd, &f, args[0], tokens)
+				return g.run(cmd, &f, args[0], tokenizerPath)
 			} else if err := refuseWithout(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
 				return err
 			}
 			p := predictor{top: top}
-			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokens, args[1:]) })
+			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokenizerPath, args[1:]) })
 			if err != nil {
 				return err
 			}
@@ -211,7 +211,7 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 	}
 	s := cmd.Flags()
 	option.Count(s, &top, "top", 5, "`K` most likely classes of each input")
-	option.Path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	option.Path(s, &tokenizerPath, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
 	g.register(s)
 	f.register(s)
 	return cmd
@@ -237,8 +237,8 @@ type classLine struct {
 	Probability float32 `json:"probability"`
 }
 
-// open opens the files. A model of tokens needs a tokenizer: tokens is its path, "" for the run's.
-func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []string) (err error) {
+// open opens the files. A model of tokens needs the tokenizer at path; "" is the run's.
+func (p *predictor) open(cmd *cobra.Command, t *trained, path string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no samples; want --prompt, or train.Predict in Go", t.checkpoint.Path)
@@ -248,7 +248,7 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []
 		refuseWithout(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
 			"classes to predict", "top"))
 	if err == nil && ofTokens {
-		p.tokens, err = t.tokenizer(tokens)
+		p.tokens, err = t.tokenizer(path)
 	}
 	if err == nil {
 		p.inputs, err = data.NewInputs(*samples, p.tokens, files)

@@ -78,7 +78,7 @@ type weightFlags struct {
 func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	option.Path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
 	s.StringArrayVar(&f.weights.rename, "init-rename", nil,
 		"`OLD=NEW` parts of the names in --init; may be repeated")
@@ -221,7 +221,7 @@ func (f *rateFlag) read(text string) error {
 	return arg.Set(f.name, settings[f.name], []string{f.options})
 }
 
-func namesFlags(s *pflag.FlagSet, f *modelFlags) {
+func (f *modelFlags) register(s *pflag.FlagSet) {
 	modelFlag(s, &f.modelName)
 	s.StringArrayVar(&f.settings, "set", nil, "`NAME=VALUE,...` options of the model; see penstock models NAME")
 	f.lora.register(s)
@@ -247,7 +247,7 @@ func limitFlag(s *pflag.FlagSet, to *int64) {
 	option.Size(s, to, "memory-limit", "most memory of each device, as `SIZE` such as 512MiB (default none)")
 }
 
-// gpuFlags say how GPUs compute, in training and in measuring for it.
+// gpuFlags say how GPUs compute.
 type gpuFlags struct{ deterministic, tf32 bool }
 
 func (f *gpuFlags) register(s *pflag.FlagSet) {
@@ -301,7 +301,7 @@ func readDevice(word string) (torch.Device, error) {
 
 const flagsFile = "config.toml"
 
-// neverSaved are flags that a directory does not keep for the next start.
+// neverSaved are flags that are not kept in --out for --resume.
 var neverSaved = []string{"resume", "autoresume", "changed-data"}
 
 var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
@@ -322,7 +322,7 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// together are flags of which saved ones count only if none of them is given.
+// exclusiveFlags has groups of flags. A given flag overrides all saved flags of its group.
 var exclusiveFlags = [][]string{{"steps", "epochs"},
 	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
 

@@ -49,11 +49,11 @@ type job struct {
 	writers        metrics.Writers // of rank 0: files and the dashboard
 	epoch          int             // of the last step
 	listener       net.Listener    // of the dashboard; nil is none
-	live           *report.Live    // serves it, and is closed with writers; nil before it is open
-	page           *report.Run     // of the recorded step; nil before it
+	live           *report.Live    // the dashboard, one of writers; nil until it is served
+	page           *report.Run     // of the recorded step; nil until it is recorded
 	savedStep      int64           // step of the newest checkpoint in --out; 0 is none
 	saveFailed     bool            // saving failed
-	endedWithPeers bool            // all processes end here, so none needs to be told
+	endedWithPeers bool            // the other processes end, too, and need not be told
 	timingWarned   bool            // of uncertain times
 	lighter        [][]int         // cuts to try if the first one does not fit
 	unlock         func() error    // releases --out; nil without --out

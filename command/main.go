@@ -1,4 +1,4 @@
-// Package command is the command penstock, for models and data sets of one's own as well.
+// Package command is the command penstock. A program can add models and data sets of its own.
 package command
 
 import (
@@ -50,7 +50,7 @@ func (m Model) register() error {
 // Data is a data set of one's own for --data. See [data.Register].
 type Data struct {
 	Name  string
-	Tasks []data.Task // that its samples may have
+	Tasks []data.Task // the possible tasks of its samples
 	// Open opens the set, with the path of --data-dir or "".
 	Open func(path string, o data.Options) (train, test data.Dataset, err error)
 }
@@ -61,7 +61,7 @@ var programName = "penstock"
 
 var penstockVerb = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
 
-// named has the program's name in place of penstock before verbs.
+// withProgramName replaces penstock before a verb by the program's name.
 func withProgramName(text string) string {
 	return penstockVerb.ReplaceAllString(text, programName+"$1")
 }
@@ -104,7 +104,7 @@ func Main(own ...interface{ register() error }) {
 // patience is how long a process may take to end after a signal, unless losesWork is set.
 const patience = 5 * time.Second
 
-// losesWork is set when a process has work that it loses if it does not end in order.
+// losesWork is set when an abrupt end of the process would lose work.
 var losesWork atomic.Bool
 
 const (
@@ -121,7 +121,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := disk.CheckUTF8([]byte(strings.Join(args, " "))) // files that a run leaves keep no other text
+	err := disk.CheckUTF8([]byte(strings.Join(args, " "))) // a run's files have the arguments, in UTF-8
 	if err != nil {
 		err = badUsage("the command line, %w", err)
 	} else if err = root.ExecuteContext(ctx); err == nil {
@@ -146,7 +146,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 var endlessWord = regexp.MustCompile(`(\S{1000})\S+`)
 
-// tell writes an error as one line, and the stack of a panic.
+// printError writes an error as one line, and the stack of a panic.
 func printError(stderr io.Writer, err error) {
 	fmt.Fprintln(stderr, programName+":", endlessWord.ReplaceAllString(withProgramName(message(err)), "$1…"))
 	if p := (*torch.PanicError)(nil); errors.As(err, &p) {

@@ -143,7 +143,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// mostRows is the rows of the largest batch of training, or of all replicas' batches in an evaluation.
+// mostRows returns the rows of the largest batch. In an evaluation each replica has all samples.
 func (j *job) mostRows() int {
 	most := max(j.training.Len(), j.replicas*j.test.Len())
 	if j.heldOut != nil {
@@ -245,7 +245,7 @@ type fittedModel struct {
 	samples data.Info
 }
 
-// measured makes the model of checked flags for these samples; nil is the model's usual samples.
+// fitModel makes the model of checked flags for these samples; nil is the model's usual samples.
 func (f *modelFlags) fitModel(samples *data.Info) (m fittedModel, err error) {
 	if samples == nil {
 		samples = f.usualSamples()

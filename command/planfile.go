@@ -352,7 +352,7 @@ func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.M
 	return m
 }
 
-// devicesPerProcess returns how many devices of the plan a process has, where one has most.
+// devicesPerProcess returns the largest number of the plan's devices in a process.
 func (w planWorld) devicesPerProcess() int { return (w.devices() + w.Processes - 1) / w.Processes }
 
 // machine returns the machine of the plan: the cores of one process, or processes with links between them.

@@ -87,7 +87,7 @@ func (o runOptions) members() (all []runOptions) {
 	if o.grouped && o.membersHere == o.member.Size {
 		localGroups = group.Local(o.membersHere)
 	}
-	each := 0 // by how much the numbers of the devices of two replicas differ
+	each := 0 // device numbers of a replica
 	for _, d := range o.config.Devices {
 		each = max(each, d.Index+1)
 	}
@@ -174,7 +174,7 @@ func failGroup(g *group.Group, err error) error {
 	if g == nil || err == nil {
 		return err
 	}
-	if errors.As(err, new(*group.MemberError)) { // which says it in a moment
+	if errors.As(err, new(*group.MemberError)) { // the failure of the member itself follows
 		select {
 		case <-g.Failed():
 		case <-time.After(patience):

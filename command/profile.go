@@ -60,7 +60,7 @@ do. To plan for one device alone, give --devices 1.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	option.Count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	option.Count(s, &batch, "batch", 32, "`N` samples in a batch")
 	option.Whole(s, &devices, "devices", 0, 1, torch.MaxCPU,
@@ -158,7 +158,7 @@ state, and activations.`,
 	}
 	s := cmd.Flags()
 	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	option.Count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	option.Word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
 	option.Count(s, &f.batch, "batch", 256, "`N` samples in a batch")

@@ -111,7 +111,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 }
 
 func (f *planFlags) register(s *pflag.FlagSet) {
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	f.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
@@ -170,7 +170,7 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	fixed := f.schedules != nil // the number of stages of each device
+	fixed := f.schedules != nil // the schedules fix the number of stages of each device
 	for _, name := range f.schedules {
 		s, _ := schedule.Named(name) // it was read before
 		fixed = fixed && s.Virtual > 0

@@ -158,7 +158,7 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
 	j.loop.OnStep = append([]train.Hook{j.writeStep, peaks}, j.loop.OnStep...)
-	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
+	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // comes last: it fails if the reader of stdout is gone
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
@@ -202,7 +202,7 @@ func (j *job) interruption(step int64, saved string) error {
 
 const goOn = "; to go on, start it again with --resume"
 
-// failed adds advice to an error, which rank 0 gives for all processes.
+// failed adds advice to an error. Only rank 0 gives advice.
 func (j *job) failed(err error, advice string) error {
 	if j.member.Rank > 0 {
 		advice = ""

@@ -58,8 +58,8 @@ type trained struct {
 	batch      int
 }
 
-// open makes a trained model. Flags that are left out have the values of its training. prepare checks
-// data before the model is placed, which costs more. The caller closes the model.
+// open makes a trained model. Flags that are left out have the values of its training. prepare opens data
+// before the costly placing of the model. The caller closes the model.
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
 	err error) {
 	t = &trained{}
@@ -222,7 +222,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 type textWriter struct {
 	tokens *tokenizer.Tokenizer // nil: a token is a byte
 	out    io.Writer
-	begun  []byte // of a character that is not complete
+	begun  []byte // the bytes of an incomplete character
 }
 
 func (w *textWriter) write(id int64) (err error) {
@@ -276,7 +276,7 @@ func (t *trained) checkTokens(n int) error {
 	return nil
 }
 
-// chosen returns a setting of the run's --data-set, or "".
+// dataSetting returns a setting of the run's --data-set, or "".
 func (t *trained) dataSetting(name string) string {
 	all, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	text, _ := all[name].(string)

@@ -149,7 +149,7 @@ func need(s *pflag.FlagSet, flags ...string) error {
 	return nil
 }
 
-// onlyFlags refuses flags that have no effect with one that is given; names have some.
+// onlyFlags refuses flags that have no effect if another one is given. The flags in names have an effect.
 func onlyFlags(cmd *cobra.Command, given string, names ...string) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if !slices.Contains(append(names, "format", "out", "config"), f.Name) {

@@ -176,7 +176,7 @@ func Help(s *pflag.FlagSet) string {
 	return text
 }
 
-// otherNames has the flags that other programs call so.
+// otherNames has our flag for the name of a flag in other programs.
 var otherNames = map[string]string{
 	"learning-rate": "lr", "scheduler": "lr-schedule", "wd": "weight-decay", "beta1": "betas",
 	"beta2": "betas", "batch-size": "batch", "bs": "batch", "micro-batches": "chunks",

@@ -130,17 +130,17 @@ func ParseChain(data []byte) (remat.Chain, error) {
 		return remat.Chain{}, err
 	}
 	c := remat.Chain{
-		Input: f.Input, InputGradient: given(f.InputGradient, f.Input), Loss: f.Loss,
+		Input: f.Input, InputGradient: orDefault(f.InputGradient, f.Input), Loss: f.Loss,
 		Model: f.Model, Rows: f.Rows, Threads: f.Threads, Devices: f.Devices, Spread: f.Spread,
 		Carries: f.Carries, GradientCarries: f.GradientCarries,
 	}
 	for i, l := range f.Layers {
 		c.Layers = append(c.Layers, remat.Layer{
-			Name: l.Name, Forward: l.Forward, ForwardNoGrad: given(l.ForwardNoGrad, l.Forward),
+			Name: l.Name, Forward: l.Forward, ForwardNoGrad: orDefault(l.ForwardNoGrad, l.Forward),
 			Backward: l.Backward, BackwardLater: l.BackwardLater, Output: l.Output, Saved: l.Saved,
-			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: given(l.ForwardNoGradTmp, l.ForwardTmp),
+			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: orDefault(l.ForwardNoGradTmp, l.ForwardTmp),
 			BackwardTmp: l.BackwardTmp, BackwardEarly: l.BackwardEarly,
-			Gradient: given(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
+			Gradient: orDefault(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
 		})
 		if l.Deferred != nil {
 			if c.Deferred == nil {
@@ -161,17 +161,17 @@ func FormatChain(c remat.Chain) ([]byte, error) {
 		return nil, err
 	}
 	f := chainFile{
-		Version: 1, Input: c.Input, InputGradient: unless(c.InputGradient, c.Input), Loss: c.Loss,
+		Version: 1, Input: c.Input, InputGradient: unlessDefault(c.InputGradient, c.Input), Loss: c.Loss,
 		Model: c.Model, Rows: c.Rows, Threads: c.Threads, Devices: c.Devices, Spread: c.Spread,
 		Carries: c.Carries, GradientCarries: c.GradientCarries,
 	}
 	for i, l := range c.Layers {
 		f.Layers = append(f.Layers, layerFile{
-			Name: l.Name, Forward: l.Forward, ForwardNoGrad: unless(l.ForwardNoGrad, l.Forward),
+			Name: l.Name, Forward: l.Forward, ForwardNoGrad: unlessDefault(l.ForwardNoGrad, l.Forward),
 			Backward: l.Backward, BackwardLater: l.BackwardLater, Output: l.Output, Saved: l.Saved,
-			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: unless(l.ForwardNoGradTmp, l.ForwardTmp),
+			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: unlessDefault(l.ForwardNoGradTmp, l.ForwardTmp),
 			BackwardTmp: l.BackwardTmp, BackwardEarly: l.BackwardEarly,
-			Gradient: unless(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
+			Gradient: unlessDefault(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
 		})
 		if c.Deferred != nil {
 			f.Layers[i].Deferred = &c.Deferred[i]
@@ -192,16 +192,16 @@ func parse(what string, data []byte, file any, version *int) error {
 	return nil
 }
 
-// given returns a field, or its default if it is left out.
-func given[T any](field *T, otherwise T) T {
+// orDefault returns a field, or its default if it is left out.
+func orDefault[T any](field *T, otherwise T) T {
 	if field == nil {
 		return otherwise
 	}
 	return *field
 }
 
-// unless returns a field to write, nil if it has its default.
-func unless[T comparable](v, otherwise T) *T {
+// unlessDefault returns a field to write, nil if it has its default.
+func unlessDefault[T comparable](v, otherwise T) *T {
 	if v == otherwise {
 		return nil
 	}
