@@ -62,7 +62,7 @@ const (
 )
 
 // distances is the number of differences of Backward and Held that a curve tries.
-const distances = 12
+const distances = 24
 
 // Curve returns plans by ascending time, of which none beats another in bytes and time. The first
 // recomputes nothing. Each of several differences of Backward and Held has a front of plans. The curve
