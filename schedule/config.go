@@ -143,15 +143,3 @@ func (e Edge) String() string { return fmt.Sprintf("%d>%d", e.From, e.To) }
 func compareEdges(a, b Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) }
 
 func (e Edge) neighbours() bool { return e.To == e.From+1 }
-
-// fan lists, by stage, the stages that its skips come from and go to, ascending.
-type fan struct{ from, to map[int][]int }
-
-func fanOf(skips []Edge) fan {
-	f := fan{make(map[int][]int), make(map[int][]int)}
-	for _, e := range skips {
-		f.from[e.To] = append(f.from[e.To], e.From)
-		f.to[e.From] = append(f.to[e.From], e.To)
-	}
-	return f
-}

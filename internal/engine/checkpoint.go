@@ -100,7 +100,7 @@ func (k *checkpoint) recompute(c *torch.Ctx, r *shim.Recomputation) {
 	outputs, grads := k.roots(c, out, r.Grads)
 	c.Release(0, slices.Concat(mailboxes, outputs, grads)...) // the graph holds the rest
 	if len(outputs) > 0 {
-		defer k.hideGrads(c)()
+		defer HideGrads(c, k.shared)()
 		c.Backward(outputs, grads, false)
 		for i, t := range k.shared {
 			r.InputGrads[n+i] = shim.Grad(t.Handle())
@@ -113,16 +113,15 @@ func (k *checkpoint) recompute(c *torch.Ctx, r *shim.Recomputation) {
 	}
 }
 
-// hideGrads removes the gradients of shared parameters. restore puts them back in place of newer
-// ones.
-func (k *checkpoint) hideGrads(c *torch.Ctx) (restore func()) {
-	before := make([]*torch.Tensor, len(k.shared))
-	for i, t := range k.shared {
+// HideGrads removes the gradients of parameters. restore puts them back in place of newer ones.
+func HideGrads(c *torch.Ctx, params []*torch.Tensor) (restore func()) {
+	before := make([]*torch.Tensor, len(params))
+	for i, t := range params {
 		before[i] = c.GradOf(t)
 		t.SetGradOf(nil)
 	}
 	return func() {
-		for i, t := range k.shared {
+		for i, t := range params {
 			t.SetGradOf(before[i])
 		}
 	}

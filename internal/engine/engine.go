@@ -16,8 +16,8 @@ import (
 // gradient.
 func Mailbox(c *torch.Ctx) *torch.Tensor { return c.Empty(torch.Float32, 0).SetRequiresGrad(true) }
 
-// Gate returns value's memory as the beginning of a graph. Backward ends there and makes the
-// arriving gradient, with its shape, type and layout, the gradient of mailbox (GradOf).
+// Gate returns value's memory as the beginning of a graph. Backward ends there. The arriving
+// gradient, with its shape, type and layout, becomes the gradient of mailbox (GradOf).
 //
 // The graph holds mailbox, and value only if an operator needs it. mailbox may be value itself if
 // that is a leaf. Every backward through the gate replaces the gradient in the mailbox: a second
@@ -48,8 +48,8 @@ func Root(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 }
 
 // Boundary returns a layer's output t for the next layer: t itself if it is dense ([Dense]), or
-// else a dense copy. Its gradient is made dense too. If t is one of the layer's inputs and its
-// producer does not make gradients dense, the result is a Branch.
+// else a dense copy. Its gradient is made dense too. For an input that the layer returns, that takes a
+// [Branch], unless the graph before makes gradients dense already.
 func Boundary(c *torch.Ctx, t *torch.Tensor, inputs ...*torch.Tensor) *torch.Tensor {
 	given := slices.ContainsFunc(inputs,
 		func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })
@@ -120,6 +120,19 @@ func Distinct(list []*torch.Tensor) (once []*torch.Tensor, at []int) {
 	return once, at
 }
 
+// Mapped returns f of each tensor. f is called once for a repeated tensor, and not for nil.
+func Mapped(list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.Tensor {
+	out := make([]*torch.Tensor, len(list))
+	for i, t := range list {
+		if k := slices.Index(list[:i], t); k >= 0 {
+			out[i] = out[k]
+		} else if t != nil {
+			out[i] = f(t)
+		}
+	}
+	return out
+}
+
 // Hollow frees the memory of the tensors of a list, except memory that others use, such as a graph
 // or another handle. Shapes, layouts and shared storages stay. The tensors have no elements until
 // Refill. The list may contain nil and repetitions.
@@ -139,8 +152,8 @@ func Refill(c *torch.Ctx, list []*torch.Tensor) {
 	}
 }
 
-// HoldStorage lets no other storage get the identity of a tensor's (Tensor.Storage) until drop is
-// called. It does not keep the memory.
+// HoldStorage reserves the identity of a tensor's storage (Tensor.Storage): no other storage gets it
+// until drop is called. The memory is not kept.
 func HoldStorage(t *torch.Tensor) (drop func()) {
 	id := shim.HoldStorage(t.Handle())
 	return func() { shim.DropStorage(id) }
