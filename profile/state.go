@@ -62,7 +62,7 @@ func (p *prober) copyHere(h nn.NamedParam) {
 	p.undo = append(p.undo, func() { h.Replicate(was) })
 }
 
-// reset undoes, in reverse order, what was done for the layers that ran, and frees what they hold.
+// reset undoes, latest first, all changes for the layers that ran, and frees their tensors.
 func (p *prober) reset() {
 	for _, undo := range slices.Backward(p.undo) {
 		undo()

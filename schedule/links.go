@@ -21,18 +21,6 @@ type Transfer struct {
 	Duration time.Duration // from its first byte to its last: their number over the bandwidth
 }
 
-// Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
-// bytes returns the bytes of a send's value.
-func Uniform(latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
-	return Links{Cost: func(send Action) Transfer {
-		out := Transfer{Latency: latency}
-		if bandwidth > 0 {
-			out.Duration = time.Duration(float64(bytes(send)) / bandwidth * float64(time.Second))
-		}
-		return out
-	}}
-}
-
 // costOf returns the cost of a transfer's value, given its send or its receive.
 func (l Links) costOf(a Action) (cost Transfer) {
 	if a.Kind.Receive() {
