@@ -24,11 +24,12 @@ type node struct {
 	in    []int        // by element of the input: its index in inputs
 	out   []int        // by element of the output: its index among the distinct elements
 
-	mu      sync.Mutex // guards the run against Forget, which may come on any thread
-	run     *pipe.Run
-	inputs  []*torch.Tensor // distinct and detached
-	changes []int64         // of the inputs when forward began
-	shared  []*torch.Tensor // parameters that are used outside of the model as well
+	mu     sync.Mutex // guards the run against Forget, which may come on any thread
+	run    *pipe.Run
+	inputs []*torch.Tensor // distinct and detached
+	shared []*torch.Tensor // parameters that are used outside of the model as well
+
+	overwritten func() int // the index of an input that was overwritten since forward began, or -1
 }
 
 // train runs the model with a graph of its own under one node. The result belongs to c.
@@ -45,8 +46,8 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			fail(fmt.Errorf("autoremat: input %d does not exist", i))
 		}
 		n.inputs = append(n.inputs, c.Keep(c.Detach(x)).SetRequiresGrad(x.RequiresGrad()))
-		n.changes = append(n.changes, x.Changes())
 	}
+	n.overwritten = engine.Watch(n.inputs)
 	batch := pipe.Batch{Within: c.Fork(c.Ctx, nn.Config{})}
 	for _, k := range in {
 		batch.Input = append(batch.Input, pipe.NoChunk(n.inputs[k])...)
@@ -97,12 +98,9 @@ func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.m.setLossBytes(n)
-	for i, x := range n.inputs {
-		if x.Changes() != n.changes[i] {
-			n.panic(c, n.inputs,
-				fmt.Errorf("input %d was overwritten between forward and backward; give the "+
-					"module a Clone", i))
-		}
+	if i := n.overwritten(); i >= 0 {
+		n.panic(c, n.inputs,
+			fmt.Errorf("input %d was overwritten between forward and backward; give the module a Clone", i))
 	}
 	grads := make([]*torch.Tensor, len(n.out))
 	for i, k := range n.out {

@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/remat"
 	"penstock.example/torch"
@@ -92,22 +93,17 @@ func (w *sweep) measureLayer(f *layerMeasurement, i int) {
 		id, _ := s.Tensor().Storage()
 		blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
 	}
-	changes := int64(0)
-	for k, t := range slices.Concat(w.in.xs, w.in.skips) {
+	inputs := slices.Concat(w.in.xs, w.in.skips)
+	for k, t := range inputs {
 		if t != nil {
 			id, _ := t.Storage()
 			blocks[id], handles[id] = f.at[i][k].block, append(handles[id], t)
-			changes -= t.Changes()
 		}
 	}
+	overwritten := engine.Watch(inputs)
 	e := w.execute(i, w.in.mapped(w.handle), true)
 	held := w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
-	for _, list := range handles {
-		for _, t := range list {
-			changes += t.Changes()
-		}
-	}
-	f.held, f.overwrote = append(f.held, held), append(f.overwrote, changes > 0)
+	f.held, f.overwrote = append(f.held, held), append(f.overwrote, overwritten() >= 0)
 	if i == w.model {
 		return // nothing follows the loss
 	}

@@ -59,19 +59,12 @@ type checkpoint struct {
 
 // firstRun runs f without a graph and checks that it has not changed in.
 func (k *checkpoint) firstRun(c *torch.Ctx, in []*torch.Tensor) (out []*torch.Tensor) {
-	changes := make([]int64, len(in))
-	for i, t := range in {
-		if t != nil {
-			changes[i] = t.Changes()
-		}
-	}
+	overwritten := Watch(in)
 	c.NoGrad(func() { out = k.f(c, slices.Clone(in)) })
-	for i, t := range in {
-		if t != nil && t.Changes() != changes[i] {
-			panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(in), Device: c.Device(),
-				Message: fmt.Sprintf("the function overwrote input %d, which it needs again in "+
-					"backward; let it work on a clone", i)})
-		}
+	if i := overwritten(); i >= 0 {
+		panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(in), Device: c.Device(),
+			Message: fmt.Sprintf("the function overwrote input %d, which it needs again in backward; "+
+				"let it work on a clone", i)})
 	}
 	return out
 }

@@ -133,6 +133,30 @@ func Mapped(list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.
 	return out
 }
 
+// Watch returns a function that returns the index of a tensor that was overwritten since, or -1. The
+// list may contain nil.
+func Watch(list []*torch.Tensor) (overwritten func() int) {
+	writes, before := torch.Writes(), make([]int64, len(list))
+	for i, t := range list {
+		if t != nil {
+			before[i] = t.Changes()
+		}
+	}
+	return func() int {
+		now := torch.Writes()
+		if now == writes {
+			return -1
+		}
+		for i, t := range list {
+			if t != nil && t.Changes() != before[i] {
+				return i
+			}
+		}
+		writes = now
+		return -1
+	}
+}
+
 // Hollow frees the memory of the tensors of a list, except memory that others use, such as a graph
 // or another handle. Shapes, layouts and shared storages stay. The tensors have no elements until
 // Refill. The list may contain nil and repetitions.

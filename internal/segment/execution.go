@@ -29,7 +29,6 @@ type Execution struct {
 	at      []boundary      // by unit; the last is the boundary after the segment
 	ties    []*torch.Tensor // gradients from later uses
 	store   nn.SkipStore    // of the unit that runs
-	before  []int64         // watch's buffer
 
 	// Retain keeps tensors from before the loss step, so that the operations after it can be
 	// repeated.
@@ -92,7 +91,7 @@ func (e *Execution) Begin(s *Segment, context NewContext) {
 	n := len(s.units) + 1
 	at := slices.Grow(e.at[:0], n)[:n]
 	clear(at)
-	*e = Execution{s: s, context: context, at: at, store: e.store, before: e.before}
+	*e = Execution{s: s, context: context, at: at, store: e.store}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
 	}

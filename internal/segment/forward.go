@@ -130,40 +130,22 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 // watch returns a check, to be called after each layer of a unit. The check panics if the layer has
 // overwritten a tensor of in or a skip that enters the unit.
 func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) (check func(layer string)) {
-	u, list, writes := &e.s.units[at], slices.Concat(in, e.at[at].state.skips), torch.Writes()
-	before := e.before[:0]
-	for _, x := range list {
-		before = append(before, changes(x))
-	}
-	e.before = before
+	u, list := &e.s.units[at], slices.Concat(in, e.at[at].state.skips)
+	overwritten := engine.Watch(list)
 	return func(layer string) {
-		now := torch.Writes()
-		if now == writes {
+		i, what := overwritten(), "the stage's input"
+		switch {
+		case i < 0:
 			return
+		case i >= len(in):
+			what = fmt.Sprintf("the skip %v", u.entering[i-len(in)].key)
+		case at > 0:
+			what = fmt.Sprintf("the output of %q", e.s.cfg.Layers[u.from-1].Name)
 		}
-		writes = now
-		for i, x := range list {
-			if changes(x) == before[i] {
-				continue
-			}
-			what := "the stage's input"
-			if i >= len(in) {
-				what = fmt.Sprintf("the skip %v", u.entering[i-len(in)].key)
-			} else if at > 0 {
-				what = fmt.Sprintf("the output of %q", e.s.cfg.Layers[u.from-1].Name)
-			}
-			panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
-				Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
-					"nn.InPlace, or work on a Clone", layer, what)})
-		}
+		panic(&torch.Error{Op: "Forward", Args: []string{list[i].String()}, Device: c.Device(),
+			Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
+				"nn.InPlace, or work on a Clone", layer, what)})
 	}
-}
-
-func changes(x *torch.Tensor) int64 {
-	if x == nil {
-		return 0
-	}
-	return x.Changes()
 }
 
 // leave keeps the output of a unit as the input of the next one. With a graph the output is also
