@@ -20,12 +20,12 @@ import (
 // Config configures a [Module]. The zero value limits the module to the memory that is free when it
 // first trains, and assumes no optimizer.
 type Config struct {
-	// Limit is the most bytes that may be live on the device. 0 is the limit of the device's account when
-	// the module first trains. If the account has none, 0 is the live bytes and nine tenths of the
-	// available bytes.
+	// Limit is the most bytes that may be live on the device. 0 is the limit of the device's
+	// account when the module first trains. If the account has none, 0 is the live bytes and nine
+	// tenths of the available bytes.
 	Limit int64
-	// Optimizer will update the model. The plan leaves memory for its state and its update. It stays the
-	// caller's. Nil is none.
+	// Optimizer will update the model. The plan leaves memory for its state and its update. It
+	// stays the caller's. Nil is none.
 	Optimizer optim.Optimizer
 }
 
@@ -33,18 +33,18 @@ type Config struct {
 var ErrClosed = errors.New("the module is closed")
 
 // Module is a model that trains under a limit of bytes. It is an nn.Layer of one tensor or of a
-// tuple, with the names and parameters of the model, and may be a layer of another model. In evaluation,
-// and if nothing needs a gradient, it only runs the model.
+// tuple, with the names and parameters of the model, and may be a layer of another model. In
+// evaluation, and if nothing needs a gradient, it only runs the model.
 //
 // Forwards may overlap, each with its own nn.Ctx, and take turns on the module's worker. No forward
-// may begin while a backward adds to the model's gradients on another goroutine. All other methods are
-// safe for concurrent use.
+// may begin while a backward adds to the model's gradients on another goroutine. All other methods
+// are safe for concurrent use.
 //
-// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between steps.
-// The next forward measures anew.
+// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between
+// steps. The next forward measures anew.
 //
-// The model's parameters must exist before it trains. If a parameter is also used outside of the model,
-// its gradient sums the model's uses first, as with nn.Checkpointed.
+// The model's parameters must exist before it trains. If a parameter is also used outside of the
+// model, its gradient sums the model's uses first, as with nn.Checkpointed.
 //
 // A forward or backward that fails restores the model's buffers, such as running statistics, to the
 // values from before the call.
@@ -94,8 +94,8 @@ func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return nn.Tuple(m.model, m.ForwardTuple).Forward(c, x)
 }
 
-// ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers do. If
-// there is no plan, for example because of a *plan.MemoryError, it panics with a *torch.Error.
+// ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers
+// do, and with a *torch.Error if there is no plan, for example because of a *plan.MemoryError.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	switch {
@@ -208,8 +208,8 @@ func (m *Module) Plan() *plan.Plan {
 	return m.plan
 }
 
-// Predicted is a bound on the live bytes of the device during the step of the latest forward, up to the
-// update if Config has the optimizer, or else up to the backward.
+// Predicted is a bound on the live bytes of the device during the step of the latest forward, up to
+// the update if Config has the optimizer, or else up to the backward.
 func (m *Module) Predicted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,6 +234,6 @@ func (m *Module) Close() {
 	m.release, m.closed = nil, true
 }
 
-// Atomic makes one layer of s, to be kept or recomputed as a whole. It has the names and parameters of s,
-// which stays the caller's.
+// Atomic makes one layer of s, to be kept or recomputed as a whole. It has the names and parameters
+// of s, which stays the caller's.
 func Atomic(s *nn.Sequential) nn.Layer { return nn.Tuple(s, s.ForwardTuple) }

@@ -9,8 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A block
-// counts once while elements lie in it. Parameters and their gradients do not count.
+// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A
+// block counts once while elements lie in it. Parameters and their gradients do not count.
 type blocks struct {
 	remat.Blocks
 	known map[uintptr]int // the blocks at the boundary that was noted last, by storage
@@ -94,8 +94,8 @@ func (n elements) values(in input) []*torch.Tensor {
 	return list
 }
 
-// parcel returns the blocks of sent elements, or of their gradients, given in the order of values or
-// gradients.list.
+// parcel returns the blocks of sent elements, or of their gradients, given in the order of values
+// or gradients.list.
 func (n elements) parcel(at []int, areGradients bool) remat.Parcel {
 	out := remat.Parcel{Tuple: at[:n.tuple]}
 	at = at[n.tuple:]

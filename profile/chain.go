@@ -7,8 +7,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Chain is a model, or a stage of one, as package plan knows it. Each layer of the chain is a unit of
-// one or more layers of the model.
+// Chain is a model, or a stage of one, as package plan knows it. Each layer of the chain is a unit
+// of one or more layers of the model.
 type Chain struct {
 	remat.Chain // backward makes the gradients of parameters
 
@@ -16,9 +16,9 @@ type Chain struct {
 	UnitTimes []remat.UnitTimes // by unit
 
 	Fewer *Chain // for micro-batches with fewer rows (Config.Fewer), with the same times
-	// Units is the number of layers in each unit. With Config.LossUnit the last unit of the last chain
-	// is nn.LossLayer. The first Prologue units are not layers of the chain. They have no backward, as
-	// nothing in them is trained and their input needs no gradient.
+	// Units is the number of layers in each unit. With Config.LossUnit the last unit of the last
+	// chain is nn.LossLayer. The first Prologue units are not layers of the chain. They have no
+	// backward, as nothing in them is trained and their input needs no gradient.
 	Units        []int
 	Prologue     int
 	ProloguePeak int64 // bytes, without the stage's input

@@ -14,8 +14,8 @@ import (
 )
 
 // team is a row of windows that are timed at once, each on a device and a thread of its own. In a
-// pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches, memory
-// and clock. So a lane that has done its passes repeats them, untimed, until all lanes have.
+// pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches,
+// memory and clock. So a lane that has done its passes repeats them, untimed, until all lanes have.
 type team struct {
 	lanes []*lane
 	times []layerTimes

@@ -8,8 +8,9 @@ import (
 	"penstock.example/plan"
 )
 
-// setLayers derives the layers for package plan. A block counts for the first layer that saves it, as a
-// stage does not hold an output that was sent. A block that a skip holds counts for its creator.
+// setLayers derives the layers for package plan. A block counts for the first layer that saves it,
+// as a stage does not hold an output that was sent. A block that a skip holds counts for its
+// creator.
 func (p *Profile) setLayers(layers []nn.NamedLayer) {
 	f := p.measured
 	p.Timing = f.timing
@@ -78,8 +79,8 @@ func (f *layerMeasurement) later(layer int) (bytes int64) {
 	return bytes
 }
 
-// overwrites reports whether a layer declares that it overwrites its input. It gets a copy if it begins
-// a stage.
+// overwrites reports whether a layer declares that it overwrites its input. It gets a copy if it
+// begins a stage.
 func overwrites(l nn.NamedLayer) bool {
 	f, ok := l.Layer.(nn.InPlace)
 	return ok && f.OverwritesInput()

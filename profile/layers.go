@@ -32,7 +32,8 @@ type element struct {
 	block *block
 }
 
-// block is the memory of a layer's output. Views and in-place outputs share the block of their input.
+// block is the memory of a layer's output. Views and in-place outputs share the block of their
+// input.
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody
@@ -84,9 +85,9 @@ func (f *layerMeasurement) note(values, copies input, blockOf func(t *torch.Tens
 	f.at, f.tuples = append(f.at, list), append(f.tuples, len(values.xs))
 }
 
-// measureLayer runs layer i once with gradients. Copies of its output are the next input, as in transfers
-// between stages. It frees the handles on each block of input and output: a block that then stays live
-// is saved by the layer's graph.
+// measureLayer runs layer i once with gradients. Copies of its output are the next input, as in
+// transfers between stages. It frees the handles on each block of input and output: a block that
+// then stays live is saved by the layer's graph.
 func (w *sweep) measureLayer(f *layerMeasurement, i int) {
 	blocks, handles := map[uintptr]*block{}, map[uintptr][]*torch.Tensor{}
 	for _, s := range state(w.units[i].list) {

@@ -13,9 +13,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a training
-// step. So caches and the allocator are as in a step: the layer before has just made the input, and
-// everything else was used since the layer last ran. For three layers a pass is
+// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a
+// training step. So caches and the allocator are as in a step: the layer before has just made the
+// input, and everything else was used since the layer last ran. For three layers a pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
@@ -24,8 +24,8 @@ import (
 //	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in two parts; its S comes earlier
 //
 // A pass holds as much as a step without recomputation. So a long model is timed in windows of
-// layers, and with several devices a row of windows at once. A layer too large for a window is timed
-// alone, one micro-batch after the other. So are the layers of a row that exceeds a limit.
+// layers, and with several devices a row of windows at once. A layer too large for a window is
+// timed alone, one micro-batch after the other. So are the layers of a row that exceeds a limit.
 
 // window is the layers from <= i < to that are timed in the same passes.
 type window struct {
@@ -33,8 +33,8 @@ type window struct {
 	isTight  bool // one layer, one micro-batch at a time
 }
 
-// rows cuts the layers from <= i < to into windows of up to limit bytes. Windows in a row are timed at
-// once, each on a device. A layer of more bytes is a row by itself. bytes is by layer.
+// rows cuts the layers from <= i < to into windows of up to limit bytes. Windows in a row are timed
+// at once, each on a device. A layer of more bytes is a row by itself. bytes is by layer.
 func rows(bytes []int64, from, to, devices int, limit int64) (list [][]window) {
 	bytes = bytes[from:to]
 	windows, held, costs := 1, int64(0), make([]float64, len(bytes))
@@ -133,8 +133,8 @@ func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []la
 	}
 }
 
-// backward runs the backwards of a micro-batch. If they are in two parts, all first parts come before the
-// second ones.
+// backward runs the backwards of a micro-batch. If they are in two parts, all first parts come
+// before the second ones.
 func (l *lane) backward(e *segment.Execution, op int, times []layerTimes) {
 	l.giveOnes(e, e, l.from, l.to)
 	e.Defer = op == firstPart
@@ -164,8 +164,8 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 	})
 }
 
-// scaleToPasses scales the times of a window's layers so that they add up to the time of whole passes.
-// A sum of the layers' 25th percentiles is less, as layers are quick in different passes.
+// scaleToPasses scales the times of a window's layers so that they add up to the time of whole
+// passes. A sum of the layers' 25th percentiles is less, as layers are quick in different passes.
 func scaleToPasses(layers []layerTimes) {
 	for op := range operations {
 		passes := make(durations, len(layers[0][op]))
@@ -206,8 +206,8 @@ func (l *lane) begin() *segment.Execution {
 	return e
 }
 
-// giveOnes gives an execution gradients of ones at a boundary: for the tuple, for each pop of a skip,
-// and for ties. e has run the units from first to the boundary.
+// giveOnes gives an execution gradients of ones at a boundary: for the tuple, for each pop of a
+// skip, and for ties. e has run the units from first to the boundary.
 func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 	given, stashed := e.Saved(boundary - 1)
 	detached, passing := e.Take(boundary)

@@ -6,9 +6,9 @@
 //	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips}
 //	counts, times, err := plan.ByTime(p.Layers, 2, config)
 //
-// Layers run as a pipe runs them: on their true inputs, in training mode, one micro-batch at a time.
-// Two stages that share a cache or a memory bus slow each other down. That is measured only if
-// Config.Devices has other devices work meanwhile.
+// Layers run as a pipe runs them: on their true inputs, in training mode, one micro-batch at a
+// time. Two stages that share a cache or a memory bus slow each other down. That is measured only
+// if Config.Devices has other devices work meanwhile.
 package profile
 
 import (
@@ -68,8 +68,8 @@ type Config struct {
 	// DeferredBatchNorm says that forwards gather the statistics of a mini-batch; see nn.Deferred.
 	DeferredBatchNorm bool
 	Split             bool // backwards in two parts are measured, too
-	// LiftLimit measures again without limits if those of Device and Peer are too low, and then holds as
-	// little as it can. So an error can name the least limit that is enough.
+	// LiftLimit measures again without limits if those of Device and Peer are too low, and then
+	// holds as little as it can. So an error can name the least limit that is enough.
 	LiftLimit bool
 	// Known is an earlier profile, or nil. Its layers and times are taken over if model, shapes,
 	// settings and loss are the same.

@@ -8,10 +8,10 @@ import (
 	"penstock.example/torch"
 )
 
-// split measures a backward of a unit in two parts, on copies of the unit's input and gradients that
-// share memory as the originals do. All memory left to the second part then counts for this unit,
-// although neighbours may hold some of it: the bytes are upper bounds. The batch is not copied, as it is
-// held in any case.
+// split measures a backward of a unit in two parts, on copies of the unit's input and gradients
+// that share memory as the originals do. All memory left to the second part then counts for this
+// unit, although neighbours may hold some of it: the bytes are upper bounds. The batch is not
+// copied, as it is held in any case.
 func (w *sweep) split(st *stage, i int, kind remat.BackwardKind) remat.UnitBackward {
 	u := &w.units[i]
 	before, grads := w.live(), gradBytes(u.list)

@@ -11,8 +11,8 @@ import (
 var away = func(t *torch.Tensor, d torch.Device) bool { return d.Kind != torch.KindCPU && !t.On(d) }
 
 // ready makes a layer ready to run, until the prober's reset. It makes missing parameters, puts
-// gradients aside, and saves buffers, which layers change. It copies parameters from other GPUs, and
-// shared ones for a lane.
+// gradients aside, and saves buffers, which layers change. It copies parameters from other GPUs,
+// and shared ones for a lane.
 func (p *prober) ready(l nn.NamedLayer) {
 	shared := nn.Shared(l.Layer)
 	seen := map[*nn.Param]bool{}

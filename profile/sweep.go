@@ -10,9 +10,9 @@ import (
 	"penstock.example/torch"
 )
 
-// sweep measures the bytes of units: forwards over the whole model, then backwards from its last unit
-// to its first. So every backward gets the true gradients, with their layout and the memory that they
-// share. Stages get copies, as on another device.
+// sweep measures the bytes of units: forwards over the whole model, then backwards from its last
+// unit to its first. So every backward gets the true gradients, with their layout and the memory
+// that they share. Stages get copies, as on another device.
 type sweep struct {
 	*prober
 	units  []unit
@@ -21,8 +21,8 @@ type sweep struct {
 
 	in, next input         // of the unit that runs, and of the next one
 	held     map[int]input // by unit: kept inputs; the others are computed again from them
-	// between holds the gradients between units, for remat.Makes and remat.Adds. Their values do not
-	// matter. They have memory only while their unit is measured.
+	// between holds the gradients between units, for remat.Makes and remat.Adds. Their values do
+	// not matter. They have memory only while their unit is measured.
 	between [2]segment.Execution
 }
 
@@ -170,8 +170,8 @@ func (p *prober) copied(list []*torch.Tensor) []*torch.Tensor {
 	return copies
 }
 
-// forward measures the forwards of a unit, and makes its output the next input. After the last unit it
-// makes the output's gradients.
+// forward measures the forwards of a unit, and makes its output the next input. After the last unit
+// it makes the output's gradients.
 func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
 	u.bytes.Save = w.forwardPeaks(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
@@ -215,9 +215,9 @@ func (w *sweep) release(e *segment.Execution, st *stage, i int) (gone []bool) {
 	return gone
 }
 
-// forwardPeaks returns the peaks of a unit's forwards: in the first micro-batch, in a later one, and
-// repeated. Only a repetition leaves running statistics as they are. The first micro-batch begins
-// deferred statistics, and later ones add to them. last is called after the repetition.
+// forwardPeaks returns the peaks of a unit's forwards: in the first micro-batch, in a later one,
+// and repeated. Only a repetition leaves running statistics as they are. The first micro-batch
+// begins deferred statistics, and later ones add to them. last is called after the repetition.
 func (w *sweep) forwardPeaks(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (
 	peaks [remat.ForwardRuns]int64) {
 	w.deferred = new(nn.Deferred)
@@ -254,9 +254,9 @@ func (w *sweep) backwards() {
 }
 
 // descend measures the backwards of units from <= i < to, the last first. The input of unit from is
-// held. descend also holds the middle unit's input for the upper half. For n units there are log2(n)
-// inputs held, and a unit runs forward log2(n)/2 times. A lean sweep computes each input from the
-// first.
+// held. descend also holds the middle unit's input for the upper half. For n units there are
+// log2(n) inputs held, and a unit runs forward log2(n)/2 times. A lean sweep computes each input
+// from the first.
 func (w *sweep) descend(st *stage, from, to int) {
 	if to-from == 1 {
 		w.backward(st, from)

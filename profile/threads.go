@@ -37,10 +37,10 @@ func (t ThreadTimes) Faster(i, j int) float64 {
 	return ratios[len(ratios)/2]
 }
 
-// Threads times forward and backward of a model's layers with several numbers of threads, as [Measure]
-// does otherwise. The numbers take turns, three times. After some seconds it ends, so that the last
-// layers may be missing. A nil Config.Clock is the time of day. Config.Threads, Repeats, Devices and
-// Balance are ignored.
+// Threads times forward and backward of a model's layers with several numbers of threads, as
+// [Measure] does otherwise. The numbers take turns, three times. After some seconds it ends, so
+// that the last layers may be missing. A nil Config.Clock is the time of day. Config.Threads,
+// Repeats, Devices and Balance are ignored.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
 	if begin := time.Now(); config.Clock == nil {
@@ -104,9 +104,9 @@ func (l *lane) rounds(t *ThreadTimes) {
 	}
 }
 
-// onThread runs f on an OS thread of its own if operators use several threads, which then end with f.
-// Otherwise OpenMP would count them for ever, and let threads sleep between operators once it counts
-// more threads than cores. A pipe's worker is such a thread already.
+// onThread runs f on an OS thread of its own if operators use several threads, which then end with
+// f. Otherwise OpenMP would count them for ever, and let threads sleep between operators once it
+// counts more threads than cores. A pipe's worker is such a thread already.
 func onThread(threads int, f func() error) error {
 	if threads <= 1 || system.ThreadTag() != 0 {
 		runtime.LockOSThread()

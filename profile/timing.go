@@ -33,8 +33,9 @@ func (t Timing) Useless() bool { return t.Spread >= 1 }
 // durations has the duration of each run of one operation.
 type durations []time.Duration
 
-// micros is the 25th percentile in microseconds. Other work may disturb most runs without changing it.
-// Sums of the minima were 4 to 8 % less than the quickest whole steps on a machine with other work.
+// micros is the 25th percentile in microseconds. Other work may disturb most runs without changing
+// it. Sums of the minima were 4 to 8 % less than the quickest whole steps on a machine with other
+// work.
 func (t durations) micros() float64 { return t.quantile(0.25) }
 
 func (t durations) median() float64 { return t.quantile(0.5) }
@@ -61,8 +62,8 @@ func spread(layers []layerTimes) float64 {
 	return (median - quartile) / max(quartile, 1e-3)
 }
 
-// queues reports whether the host queues all runs of a pass before it waits for them, as in a step on
-// a GPU. Tests replace it.
+// queues reports whether the host queues all runs of a pass before it waits for them, as in a step
+// on a GPU. Tests replace it.
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.
@@ -71,8 +72,8 @@ type queued struct {
 	into       *durations
 }
 
-// time appends how long a run takes on a context's device; see Config.Clock. If a pass queues its runs,
-// endQueue appends it.
+// time appends how long a run takes on a context's device; see Config.Clock. If a pass queues its
+// runs, endQueue appends it.
 func (p *prober) time(on *torch.Ctx, into *durations, do func()) {
 	defer on.Release(on.Mark())
 	clock := p.Clock

@@ -15,8 +15,8 @@ type builder struct {
 	workers [][]Action
 }
 
-// build makes the program of a schedule. chunksOf divides the stages into chunks; if their placement
-// does not suit the schedule, want describes one that does. write lists the computations.
+// build makes the program of a schedule. chunksOf divides the stages into chunks; if their
+// placement does not suit the schedule, want describes one that does. write lists the computations.
 func build(name string, c Config, chunksOf func(placement []int) (chunks []chunk, want string),
 	write func(b *builder)) (*Program, error) {
 	p, placement, err := c.emptyProgram()
@@ -37,9 +37,9 @@ func build(name string, c Config, chunksOf func(placement []int) (chunks []chunk
 // cell is a chunk and a micro-batch that it computes.
 type cell struct{ chunk, microBatch int }
 
-// perform appends the computation of a cell. A forward visits the chunk's stages in ascending order,
-// a backward in descending order, each after the stage's recomputation if the config asks for one.
-// Micro-batches that do not exist are left out.
+// perform appends the computation of a cell. A forward visits the chunk's stages in ascending
+// order, a backward in descending order, each after the stage's recomputation if the config asks
+// for one. Micro-batches that do not exist are left out.
 func (b *builder) perform(kind Kind, c cell) {
 	at := b.chunks[c.chunk]
 	list := &b.workers[at.worker]
@@ -59,8 +59,8 @@ func (b *builder) perform(kind Kind, c cell) {
 }
 
 // alternate appends the computations of a worker: warmup forwards, then a forward and a backward in
-// turn, then the remaining backwards. With split each backward is in two parts, and lag first parts of
-// later backwards run before its second part.
+// turn, then the remaining backwards. With split each backward is in two parts, and lag first parts
+// of later backwards run before its second part.
 func (b *builder) alternate(forward, backward []cell, warmup int, split bool, lag int) {
 	n := len(forward)
 	for k := range n + min(n, warmup) {

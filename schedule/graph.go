@@ -137,8 +137,8 @@ func (g *Graph) deps(list []int, id int) []int {
 	return list
 }
 
-// needs appends an action's dependencies without the links' capacity, whether or not the program has
-// them.
+// needs appends an action's dependencies without the links' capacity, whether or not the program
+// has them.
 func (g *Graph) needs(list []Action, a Action) []Action {
 	s, i, last := a.Stage, a.MicroBatch, g.program.MicroBatches-1
 	switch a.Kind {
@@ -202,9 +202,9 @@ func (g *Graph) advance(visit func(id int, deps []int)) []int {
 	return next
 }
 
-// LatestReceives returns how long a sent value may wait on its link: by id of the receive, the first
-// action of the sender's worker that cannot start before the receive is done. If there is none, it is
-// First of the next worker. For other actions it is -1.
+// LatestReceives returns how long a sent value may wait on its link: by id of the receive, the
+// first action of the sender's worker that cannot start before the receive is done. If there is
+// none, it is First of the next worker. For other actions it is -1.
 //
 //	worker 0  0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 ..
 //	worker 1  0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 ..

@@ -81,9 +81,9 @@ func (t Timeline) GridWidth(characters int) string {
 	})
 }
 
-// rows places actions on columns of a given duration. Each worker has a row, and a second one for its
-// reductions. minColumns gives the least number of columns for a text. rows also returns the number of
-// columns and the length of the longest text.
+// rows places actions on columns of a given duration. Each worker has a row, and a second one for
+// its reductions. minColumns gives the least number of columns for a text. rows also returns the
+// number of columns and the length of the longest text.
 func (t Timeline) rows(column time.Duration, minColumns func(string) int) (rows [][]span, columns,
 	width int) {
 	start, end := t.bounds()

@@ -148,9 +148,9 @@ func (p *Program) otherRecomputation(c Config) string {
 	return ""
 }
 
-// AddReduce returns the program of a pipeline with replicas, each on rows of its own. The gradients of
-// a stage are reduced ([Reduce]) after its last computation, and after the sends that directly follow,
-// for which other stages wait. For 2 stages:
+// AddReduce returns the program of a pipeline with replicas, each on rows of its own. The gradients
+// of a stage are reduced ([Reduce]) after its last computation, and after the sends that directly
+// follow, for which other stages wait. For 2 stages:
 //
 //	worker 0: ... 1>0B1 0B1 0RED
 //	worker 1: ... 1B1 1B1>0 1RED

@@ -59,21 +59,22 @@ func OneFOneB(config Config) (*Program, error) { return inTurn("1f1b", config, 1
 func oneFOneBEager(config Config) (*Program, error) { return inTurn("1f1b-2x", config, 2, false) }
 
 // zeroBubbleH1 is 1F1B with backwards in two parts: the gradients of the weights fill idle time,
-// and no stage holds more than the first one of 1F1B. Stage r of P runs min(M, P-1-r)
-// forwards, then forwards and gradients of inputs in turn, and gradients of the weights r
-// micro-batches later. If a forward takes f, the parts of a backward i and w, and M is at least P, it
-// is idle for (P-1)max(f, i, f+i-w) in place of (P-1)(f+i+w). A stage holds min(M, P) micro-batches,
-// min(M, P-r) of them whole (Qi et al., 2023, arXiv:2401.10241, section 2).
+// and no stage holds more than the first one of 1F1B. Stage r of P runs min(M, P-1-r) forwards,
+// then forwards and gradients of inputs in turn, and gradients of the weights r micro-batches
+// later. If a forward takes f, the parts of a backward i and w, and M is at least P, it is idle for
+// (P-1)max(f, i, f+i-w) in place of (P-1)(f+i+w). A stage holds min(M, P) micro-batches, min(M,
+// P-r) of them whole (Qi et al., 2023, arXiv:2401.10241, section 2).
 func zeroBubbleH1(config Config) (*Program, error) { return inTurn("zb-h1", config, 1, true) }
 
 // zeroBubbleH2 is [zeroBubbleH1] with twice as many forwards before the first gradients. If w is at
 // most f and i, and M at least 2P-1, stage r of P is idle for (P-1-r)(f+i-2w) between its first and
 // its last computation. The update waits for all stages: with its wait each stage is idle for
-// (P-1)max(f, f+i-2w). A stage holds min(M, 2P-1) micro-batches, min(M, 2(P-1-r)+1) of them whole (Qi
-// et al., 2023, section 2).
+// (P-1)max(f, f+i-2w). A stage holds min(M, 2P-1) micro-batches, min(M, 2(P-1-r)+1) of them whole
+// (Qi et al., 2023, section 2).
 func zeroBubbleH2(config Config) (*Program, error) { return inTurn("zb-h2", config, 2, true) }
 
-// inTurn is 1F1B with ahead forwards, in place of one, before the first backward for each later stage.
+// inTurn is 1F1B with ahead forwards, in place of one, before the first backward for each later
+// stage.
 func inTurn(name string, config Config, ahead int, split bool) (*Program, error) {
 	return build(name, config, oneBlock, func(b *builder) {
 		for r := range b.chunks {
@@ -109,16 +110,16 @@ func breadthFirst(config Config) (*Program, error) {
 // go forward in groups, each through all stages of a device before the next; backward likewise,
 // from the last stage. P devices with V stages each have max(1, M div P) groups, as equal as can
 // be, the larger first; let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r))
-// forwards, then a forward and a backward in turn, then the remaining backwards. It is idle as long as
-// [breadthFirst], and holds min(VM, (V-1)g + 2(P-1-r) + 1) pairs of a stage and a micro-batch
+// forwards, then a forward and a backward in turn, then the remaining backwards. It is idle as long
+// as [breadthFirst], and holds min(VM, (V-1)g + 2(P-1-r) + 1) pairs of a stage and a micro-batch
 // (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
 func interleaved(config Config) (*Program, error) { return rounds("interleaved", config, 2, false) }
 
 // interleavedZeroBubble is [interleaved] with backwards in two parts. Device r runs min(VM, (V-1)g
 // + P-1-r) forwards before the first backward. The gradients of the weights follow the gradients of
 // the inputs, r micro-batches later. If all computations take the same time, and M is at least P, a
-// device is idle for P - 1 of them beside its 3VM. It holds min(VM, (V-1)g + P) pairs of a stage and a
-// micro-batch (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023).
+// device is idle for P - 1 of them beside its 3VM. It holds min(VM, (V-1)g + P) pairs of a stage
+// and a micro-batch (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023).
 func interleavedZeroBubble(config Config) (*Program, error) {
 	return rounds("interleaved-zb", config, 1, true)
 }
@@ -151,9 +152,9 @@ func rounds(name string, config Config, ahead int, split bool) (*Program, error)
 }
 
 // zeroBubbleV fills idle time with gradients of the weights, on devices with two stages each that
-// go to and fro ([vee]). If all computations take the same time, and M is at least 2P - 1, a device is
-// never idle between its first and its last computation, and for P - 1 of them before and after. It
-// holds at most 2P pairs of a stage and a micro-batch (Qi et al., 2023, section 6).
+// go to and fro ([vee]). If all computations take the same time, and M is at least 2P - 1, a device
+// is never idle between its first and its last computation, and for P - 1 of them before and after.
+// It holds at most 2P pairs of a stage and a micro-batch (Qi et al., 2023, section 6).
 func zeroBubbleV(config Config) (*Program, error) {
 	return build("zb-v", config, folded, func(b *builder) {
 		p := len(b.workers)

@@ -6,8 +6,8 @@ import (
 )
 
 // Prepared is a backward that was not run yet. It holds the graph and the outputs' gradients, but
-// not the outputs. If an output's handle is freed, its memory is free as soon as the backward has used
-// it. torch.Ctx.Backward holds all outputs to its end.
+// not the outputs. If an output's handle is freed, its memory is free as soon as the backward has
+// used it. torch.Ctx.Backward holds all outputs to its end.
 type Prepared struct {
 	c      *torch.Ctx
 	handle uint64
@@ -26,14 +26,14 @@ func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
 // once. Only Free the result if p has failed.
 //
 // p computes the gradients of gates (Gate) and of the leaves in first, with all nodes on the way to
-// them. Of products on the way (linear layers, convolutions, matrix products) p leaves the gradients of
-// weights to the result, and also all nodes that lead to no gate and no leaf in first. Weights of other
-// operators, such as norms, get their gradients in p. So do weights that a product and another operator
-// share. If nothing leads to a gate, p does nothing.
+// them. Of products on the way (linear layers, convolutions, matrix products) p leaves the
+// gradients of weights to the result, and also all nodes that lead to no gate and no leaf in first.
+// Weights of other operators, such as norms, get their gradients in p. So do weights that a product
+// and another operator share. If nothing leads to a gate, p does nothing.
 //
 // Both parts together compute the bits of the undivided backward with as many products. After p the
-// result holds only the saved tensors and the gradient of each product. If it is freed, its weights get
-// no gradients.
+// result holds only the saved tensors and the gradient of each product. If it is freed, its weights
+// get no gradients.
 func (p *Prepared) Split(first ...*torch.Tensor) *Prepared {
 	p.mustBePending()
 	handle, err := shim.SplitBackward(p.c.Mode(), p.handle, torch.Handles(first))

@@ -48,8 +48,8 @@ func Root(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 }
 
 // Boundary returns a layer's output t for the next layer: t itself if it is dense ([Dense]), or
-// else a dense copy. Its gradient is made dense too. For an input that the layer returns, that takes a
-// [Branch], unless the graph before makes gradients dense already.
+// else a dense copy. Its gradient is made dense too. For an input that the layer returns, that
+// takes a [Branch], unless the graph before makes gradients dense already.
 func Boundary(c *torch.Ctx, t *torch.Tensor, inputs ...*torch.Tensor) *torch.Tensor {
 	given := slices.ContainsFunc(inputs,
 		func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })
@@ -133,8 +133,7 @@ func Mapped(list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.
 	return out
 }
 
-// Watch returns a function that returns the index of a tensor that was overwritten since, or -1. The
-// list may contain nil.
+// Watch watches tensors, or nil. overwritten returns the index of one that changed since, or -1.
 func Watch(list []*torch.Tensor) (overwritten func() int) {
 	writes, before := torch.Writes(), make([]int64, len(list))
 	for i, t := range list {
@@ -176,8 +175,8 @@ func Refill(c *torch.Ctx, list []*torch.Tensor) {
 	}
 }
 
-// HoldStorage reserves the identity of a tensor's storage (Tensor.Storage): no other storage gets it
-// until drop is called. The memory is not kept.
+// HoldStorage reserves the identity of a tensor's storage (Tensor.Storage): no other storage gets
+// it until drop is called. The memory is not kept.
 func HoldStorage(t *torch.Tensor) (drop func()) {
 	id := shim.HoldStorage(t.Handle())
 	return func() { shim.DropStorage(id) }

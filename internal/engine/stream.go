@@ -201,10 +201,10 @@ func (m Moment) Free() {
 	}
 }
 
-// PrepareProducts allocates libtorch's workspaces for products of the calling thread on the context's
-// CUDA stream. Otherwise the first product allocates them. By default they are 32 MiB for each pair of
-// a thread and a stream, and up to as much for products with a bias. No account counts them, and they
-// are never freed.
+// PrepareProducts allocates libtorch's workspaces for products of the calling thread on the
+// context's CUDA stream. Otherwise the first product allocates them. By default they are 32 MiB for
+// each pair of a thread and a stream, and up to as much for products with a bias. No account counts
+// them, and they are never freed.
 func PrepareProducts(c *torch.Ctx) {
 	if c.Device().Kind != torch.KindCPU {
 		c.Check("prepare products", shim.PrepareProducts(c.Mode()))

@@ -148,8 +148,8 @@ func (e *Execution) Send(unit int, a Arrival) {
 }
 
 // Output is the output of the segment, and the skips for later layers by place at the last
-// boundary. The execution owns them. saved says that they belong to the graph of the last unit. Skips
-// of earlier units are then nil.
+// boundary. The execution owns them. saved says that they belong to the graph of the last unit.
+// Skips of earlier units are then nil.
 func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(e.s.units)
 	if e.at[last-1].graph.made {

@@ -65,8 +65,8 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	c.Release(begin)
 }
 
-// wants reports whether the gradient of element i of a unit's input is wanted. wanted has the sender's
-// answers, if any. Otherwise the gradient is wanted if trained: a layer before the element is.
+// wants reports whether the gradient of element i of a unit's input is wanted. wanted has the
+// sender's answers, or is nil. trained says that a layer before the element is trained.
 func (e *Execution) wants(wanted []bool, at, i int, x *torch.Tensor, trained bool) bool {
 	if wanted != nil {
 		return wanted[i]

@@ -36,8 +36,8 @@ type Config struct {
 	Units       []int          // the number of layers of each unit; nil is one unit
 	InputGrad   bool           // the model's input wants a gradient
 	// Hold keeps a unit's output and the output's gradients until its backward ends, which saves
-	// microseconds. Of a segment with one unit it frees the input after a forward with gradients. No
-	// plan predicts these bytes.
+	// microseconds. Of a segment with one unit it frees the input after a forward with gradients.
+	// No plan predicts these bytes.
 	Hold bool
 	// Overwrite lets layers overwrite their unit's input. Nothing is then recomputed from it.
 	Overwrite bool
@@ -58,7 +58,7 @@ type Crossing struct {
 	key     nn.SkipKey
 	trained bool // as of a unit; the layer that stashes it counts
 	Stash   int  // the unit that stashes it; -1 is before the segment
-	// Pops has the unit of each later pop, ascending. Pops after the segment count as one, of unit Units.
+	// Pops has the unit of each later pop, ascending. All pops after the segment are one, of Units.
 	Pops []int
 }
 

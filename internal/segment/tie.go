@@ -69,9 +69,8 @@ func (s *Segment) trainedTies(unit int) (list []*torch.Tensor) {
 	return list
 }
 
-// hideTies removes, from parameters of ties that an earlier unit uses too, the gradients of earlier
-// micro-batches. restore moves the backward's gradients into the execution and puts the earlier ones
-// back.
+// hideTies removes the gradients of earlier micro-batches from ties that an earlier unit uses, too.
+// restore moves the backward's gradients into the execution and puts the removed ones back.
 func (e *Execution) hideTies(c *torch.Ctx, at int) (restore func()) {
 	var ties []int
 	var params []*torch.Tensor
