@@ -15,8 +15,7 @@
 // The module is a layer and takes the place of the model, with any loss and any loop. It runs a
 // pipe of one stage and one micro-batch with the policy optimal. The first batch measures the
 // model's layers and makes a plan. Later batches of the same shapes follow the plan. Outputs,
-// gradients, running statistics and dropped elements are the same as without the module, to the
-// bit.
+// gradients, running statistics and dropped elements are bit-equal to the model's alone.
 //
 // The limit is on every byte that the device's account counts. The plan leaves bytes for gradients,
 // the optimizer's state and the loss. The first step assumes that the loss takes four times the

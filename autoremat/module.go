@@ -88,8 +88,7 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 		lossBytes: map[string]int64{}}, nil
 }
 
-// Forward runs the model on one tensor, as a layer does. The result belongs to c. It fails as
-// ForwardTuple does.
+// Forward is ForwardTuple with one tensor.
 func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return nn.Tuple(m.model, m.ForwardTuple).Forward(c, x)
 }

@@ -9,8 +9,7 @@ import (
 )
 
 // setLayers derives the layers for package plan. A block counts for the first layer that saves it,
-// as a stage does not hold an output that was sent. A block that a skip holds counts for its
-// creator.
+// as a stage does not hold an output that was sent. A skip's block counts for its creator.
 func (p *Profile) setLayers(layers []nn.NamedLayer) {
 	f := p.measured
 	p.Timing = f.timing

@@ -32,8 +32,7 @@ type element struct {
 	block *block
 }
 
-// block is the memory of a layer's output. Views and in-place outputs share the block of their
-// input.
+// block is the memory of a layer's output. A view or in-place output shares its input's block.
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody

@@ -90,14 +90,12 @@ type Profile struct {
 }
 
 // Measure measures each of the model's flattened layers, and the stages of Config.Balance. The
-// sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it stays the
-// caller's.
+// sample, which stays the caller's, is the model's input with the rows of a micro-batch.
 //
 // Nobody else may use the model or the device until Measure returns. The model is then as it was,
 // after errors too: gradients are put back, running statistics do not move, and parameters that do
 // not exist yet exist only while their layer is measured. Measure locks its goroutine to a thread.
-// If ctx ends it stops between two runs of a layer, with ctx's error. A failure in a layer is an
-// *Error.
+// If ctx ends it stops between two runs of a layer, with ctx's error. A layer fails with an *Error.
 //
 // Under a limit Measure holds less, which takes longer. The model's input and one unit at a time,
 // with its input and the memory of its backward, must fit.

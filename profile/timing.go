@@ -34,8 +34,7 @@ func (t Timing) Useless() bool { return t.Spread >= 1 }
 type durations []time.Duration
 
 // micros is the 25th percentile in microseconds. Other work may disturb most runs without changing
-// it. Sums of the minima were 4 to 8 % less than the quickest whole steps on a machine with other
-// work.
+// it. Sums of minima were 4 to 8 % less than the quickest steps on a machine with other work.
 func (t durations) micros() float64 { return t.quantile(0.25) }
 
 func (t durations) median() float64 { return t.quantile(0.5) }

@@ -116,8 +116,7 @@ func looped(placement []int) (chunks []chunk, want string) {
 	return chunks, want
 }
 
-// folded makes a chunk of each stage. Each worker must have two stages, and they must go to and
-// fro.
+// folded makes a chunk of each stage. Each worker must have two stages, which go to and fro.
 func folded(placement []int) (chunks []chunk, want string) {
 	for s, w := range placement {
 		if w != placement[len(placement)-1-s] || len(placement) != 2*(slices.Max(placement)+1) {

@@ -59,8 +59,7 @@ type Config struct {
 	Capacity int
 }
 
-// emptyProgram validates the config and returns a program without actions, and the worker of each
-// stage.
+// emptyProgram validates the config. It returns a program without actions and each stage's worker.
 func (c Config) emptyProgram() (*Program, []int, error) {
 	p := &Program{Stages: c.Stages, MicroBatches: c.MicroBatches, Capacity: c.Capacity}
 	for _, e := range c.Skips {

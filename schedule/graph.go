@@ -137,8 +137,7 @@ func (g *Graph) deps(list []int, id int) []int {
 	return list
 }
 
-// needs appends an action's dependencies without the links' capacity, whether or not the program
-// has them.
+// needs appends an action's dependencies but for capacities, whether the program has them or not.
 func (g *Graph) needs(list []Action, a Action) []Action {
 	s, i, last := a.Stage, a.MicroBatch, g.program.MicroBatches-1
 	switch a.Kind {

@@ -32,8 +32,7 @@ func (l Links) costOf(a Action) (cost Transfer) {
 	return cost
 }
 
-// Unit is the duration of an action if all computations take equally long and transfers take no
-// time.
+// Unit is the duration of an action if computations take equally long and transfers take no time.
 func Unit(a Action) time.Duration {
 	if a.Kind.Transfer() {
 		return 0

@@ -54,8 +54,7 @@ type Program struct {
 	Capacity int
 }
 
-// Meet is the capacity of a link on which nothing waits: a sender goes on when its value was
-// received.
+// Meet is the capacity of a link on which nothing waits: a sender goes on when its value is taken.
 const Meet = -1
 
 // Placement returns the worker of each stage, -1 for a stage without actions. The stages of all

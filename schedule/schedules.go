@@ -6,8 +6,7 @@ import (
 )
 
 // GPipe returns the program that runs all forwards, then all backwards, both in ascending order of
-// micro-batches. A worker may have any stages. For 3 stages and 3 micro-batches, each stage on its
-// own worker:
+// micro-batches. A worker may have any stages. For 3 workers of one stage and 3 micro-batches:
 //
 //	stage 0  F0 F1 F2 .  .  .  .  B0 B1 B2
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
@@ -73,8 +72,7 @@ func zeroBubbleH1(config Config) (*Program, error) { return inTurn("zb-h1", conf
 // (Qi et al., 2023, section 2).
 func zeroBubbleH2(config Config) (*Program, error) { return inTurn("zb-h2", config, 2, true) }
 
-// inTurn is 1F1B with ahead forwards, in place of one, before the first backward for each later
-// stage.
+// inTurn is 1F1B where a stage runs ahead more forwards than the next before its first backward.
 func inTurn(name string, config Config, ahead int, split bool) (*Program, error) {
 	return build(name, config, oneBlock, func(b *builder) {
 		for r := range b.chunks {

@@ -13,8 +13,7 @@ type Prepared struct {
 	handle uint64
 }
 
-// PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
-// once.
+// PrepareBackward prepares a backward from outputs with gradients. Call Run or Free once.
 func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
 	handle, err := shim.PrepareBackward(c.Mode(), torch.Handles(outputs), torch.Handles(grads[:len(outputs)]))
 	c.Check("backward", err, outputs...)

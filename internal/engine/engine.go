@@ -12,8 +12,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Mailbox returns an empty float32 tensor that requires a gradient, in which a Gate leaves its
-// gradient.
+// Mailbox returns an empty float32 tensor that requires a gradient. A Gate puts its gradient there.
 func Mailbox(c *torch.Ctx) *torch.Tensor { return c.Empty(torch.Float32, 0).SetRequiresGrad(true) }
 
 // Gate returns value's memory as the beginning of a graph. Backward ends there. The arriving
@@ -165,8 +164,7 @@ func Hollow(list []*torch.Tensor) {
 	shim.Hollow(torch.Handles(slices.DeleteFunc(once, none)))
 }
 
-// Refill allocates zeros on the context's account for the tensors of a list that Hollow has
-// emptied.
+// Refill allocates zeros on the context's account for tensors that Hollow has emptied.
 func Refill(c *torch.Ctx, list []*torch.Tensor) {
 	for _, t := range list {
 		if t != nil && !t.Freed() {

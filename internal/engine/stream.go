@@ -9,8 +9,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Stream is a queue of work of a CUDA device; see package internal/stream. ID 0 is the default
-// stream.
+// Stream is a CUDA device's queue of work; see package internal/stream. ID 0 is the default stream.
 type Stream struct {
 	device torch.Device
 	id     int64 // libtorch's number of the stream on its device

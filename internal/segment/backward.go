@@ -54,8 +54,7 @@ func (e *Execution) descend(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 	}
 }
 
-// consume runs backward through a unit's graph. It frees the output, its gradients and the graph on
-// the way.
+// consume runs backward through a unit's graph, and frees output, gradients and graph on the way.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.at[at].graph, &e.at[at+1].grads
 	prepared := engine.PrepareBackward(c, roots, starts)

@@ -30,8 +30,7 @@ type Execution struct {
 	ties    []*torch.Tensor // gradients from later uses
 	store   nn.SkipStore    // of the unit that runs
 
-	// Retain keeps tensors from before the loss step, so that the operations after it can be
-	// repeated.
+	// Retain keeps tensors from before the loss step, so that later operations can be repeated.
 	Retain bool
 	// Defer makes backwards leave gradients of weights to Weights, if that saves work
 	// (engine.Prepared.Split). The unit before needs gradients of ties, so these are never

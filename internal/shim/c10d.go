@@ -75,8 +75,7 @@ func OpenGloo(b Board, rank, size int, address string, timeout time.Duration) (g
 func (g Gloo) Close() { C.ps_gloo_close(C.ps_gloo(g)) }
 
 // Send begins to send the memory of a dense tensor to another process. The send ends after the
-// receive with the same tag has begun. Sizes are not checked: a receive of too few bytes crashes
-// its process.
+// receive with the same tag has begun. A receive of too few bytes crashes its process.
 func (g Gloo) Send(h Handle, to, tag int) (Transfer, error) {
 	var out C.ps_transfer
 	err := failure(C.ps_gloo_send(C.ps_gloo(g), tensor(h), C.int32_t(to), C.int32_t(tag), &out))
@@ -101,8 +100,7 @@ func (t Transfer) Wait() (done bool, err error) {
 // Abort ends Wait, now or later. It may be called from another goroutine, until Free.
 func (t Transfer) Abort() { C.ps_transfer_abort(C.ps_transfer(t)) }
 
-// Free drops the transfer. A message that has not arrived is lost. Nothing more is written to the
-// tensor.
+// Free drops the transfer. A message that has not arrived is lost, and the tensor is left alone.
 func (t Transfer) Free() { C.ps_transfer_free(C.ps_transfer(t)) }
 
 // Memory returns a view of a dense tensor's memory, in the order of addresses.

@@ -28,8 +28,7 @@ type Recomputation struct {
 	InputGrads []Handle // 0 without a gradient
 }
 
-// checkpoint is an entry of the registry. It lives until its node is freed or has released its
-// inputs.
+// checkpoint is a registry entry. It lives until its node is freed or has released its inputs.
 type checkpoint struct {
 	run    func(*Recomputation)
 	forget func()
