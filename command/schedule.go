@@ -128,7 +128,12 @@ func (s *scheduleShape) links() (l schedule.Links, err error) {
 	if (s.Bandwidth > 0) != (s.activation > 0) {
 		return l, badUsage("want both --bandwidth and --activation, or neither")
 	}
-	return schedule.Uniform(s.Latency, s.Bandwidth, func(schedule.Action) int64 { return s.activation }), nil
+	cost := schedule.Transfer{Latency: s.Latency}
+	if s.Bandwidth > 0 {
+		cost.Duration = time.Duration(float64(s.activation) / s.Bandwidth * float64(time.Second))
+	}
+	l.Cost = func(schedule.Action) schedule.Transfer { return cost }
+	return l, nil
 }
 
 func (s *scheduleShape) program(named schedule.Schedule, virtual int) (*schedule.Program, error) {
