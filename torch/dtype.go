@@ -48,8 +48,8 @@ func (d DType) Size() int64 { return dtypes[d].size }
 // IsFloat reports whether the elements can have gradients.
 func (d DType) IsFloat() bool { return d >= 5 && d <= 10 || d == BFloat16 }
 
-// FileDType returns the name of an element type in a safetensors file, whose writer refuses unknown
-// names.
+// FileDType returns the name of an element type in a safetensors file. Package safetensors refuses
+// the names of types that files do not have.
 func FileDType(d DType) safetensors.DType {
 	if t, ok := dtypes[d]; ok {
 		return t.file
