@@ -39,7 +39,8 @@ type named struct {
 
 func (b *Base) node() *Base { return b }
 
-// Param declares a trainable parameter of float32. With an empty name it has the module's.
+// Param declares a trainable parameter of float32. With an empty name it has the name of the
+// module.
 func (b *Base) Param(name string, init Init, shape ...int64) *Param {
 	return b.declare(name, &Param{shape: shape, dtype: torch.Float32, init: init, trainable: true})
 }
