@@ -133,7 +133,8 @@ func New(name string, o Options) (*nn.Sequential, error) {
 				m.vocab)
 		}
 		if most := m.Defaults.Context; o.Context > most {
-			return nil, refuse(m.Name, "Context", o.Context, "want at most the %d positions of the model", most)
+			return nil, refuse(m.Name, "Context", o.Context, "want at most the %d positions of the model",
+				most)
 		}
 		o.Classes = m.vocab
 	}

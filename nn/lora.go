@@ -53,7 +53,8 @@ func AddLoRA(m Module, o LoRA) error {
 		}
 	})
 	if i := slices.Index(matched, false); i >= 0 {
-		return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", o.Layers[i], firstFew(names))
+		return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", o.Layers[i],
+			firstFew(names))
 	}
 	Freeze(m)
 	for _, l := range chosen {

@@ -17,7 +17,8 @@ var needsOrder = func(c *Ctx) bool { return c.Device().Kind == torch.KindCUDA }
 // rows [M, C], and its target [M].
 func classRows(c *Ctx, output, target *torch.Tensor) (rows, classes *torch.Tensor) {
 	shape := output.Shape()
-	if !needsOrder(c) || len(shape) < 3 || !slices.Equal(target.Shape(), slices.Concat(shape[:1], shape[2:])) {
+	if !needsOrder(c) || len(shape) < 3 ||
+		!slices.Equal(target.Shape(), slices.Concat(shape[:1], shape[2:])) {
 		return output, target
 	}
 	flatten := func(t *torch.Tensor, start, end int) *torch.Tensor {

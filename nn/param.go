@@ -20,14 +20,6 @@ type Param struct {
 	replica   *torch.Tensor // see Replicate; a handle has its own
 }
 
-// tie makes another handle on the parameter; see Base.Share.
-func (p *Param) tie() *Param {
-	require(p != nil, "Share: the parameter is nil; a layer made without it has none to share")
-	owner := p.Owner()
-	owner.ties++
-	return &Param{shape: owner.shape, dtype: owner.dtype, buffer: owner.buffer, owner: owner}
-}
-
 // Owner returns the parameter behind a handle made by Base.Share. If p is no handle, it returns p.
 func (p *Param) Owner() *Param {
 	if p.owner != nil {

@@ -18,8 +18,8 @@ type SkipRoute struct {
 }
 
 // VerifySkips returns nil if every skip of the model is stashed by one module and popped by later
-// modules, and otherwise an error that lists all faults. A child of the same layer counts as later
-// than the layer's stashes and as earlier than the layer's pops.
+// modules, and otherwise an error that lists all faults. A layer may pop what its child stashes, and
+// a child may pop what its layer stashes.
 func VerifySkips(model *Sequential) error {
 	_, err := model.SkipRoutes()
 	return err

@@ -166,14 +166,14 @@ func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.T
 	out := slices.Clone(xs)
 	for i, x := range xs {
 		storage, _ := x.Storage()
-		popped := func(h *heldSkip) bool {
+		isSkip := slices.ContainsFunc(s.all(), func(h *heldSkip) bool {
 			if h.t == nil {
 				return false
 			}
 			at, _ := h.t.Storage()
 			return at == storage
-		}
-		if slices.Contains(s.guarded, storage) || s.isOutput(storage) || slices.ContainsFunc(s.all(), popped) {
+		})
+		if isSkip || slices.Contains(s.guarded, storage) || s.isOutput(storage) {
 			out[i] = c.Clone(x)
 		}
 	}
