@@ -74,8 +74,8 @@ func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
 	if !c.Grad() || !trained && !slices.ContainsFunc(xs, wantsGrad) {
 		return run(c, xs)
 	}
-	again := c.Fork(c.Ctx, Config{Recomputing: true}) // of the second run
-	again.Checkpointing = false
+	second := c.Fork(c.Ctx, Config{Recomputing: true}) // the state of the second run
+	second.Checkpointing = false
 
 	// A repeated input is passed once, so that the gradients of its uses are summed in one order.
 	// The same holds for outputs.
@@ -90,7 +90,7 @@ func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
 			first = run(c, elements(in, at))
 			return slices.Clone(first)
 		}
-		n := again.Fork(t, Config{})
+		n := second.Fork(t, Config{})
 		ended := false
 		defer func() {
 			if !ended {
