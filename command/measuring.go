@@ -20,6 +20,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -48,7 +49,7 @@ func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
 		if *all = text == "all"; *all {
 			return nil
 		}
-		if err = arg.Whole(to, 1, pipe.MaxThreads)(text); err != nil {
+		if err = arg.Whole(to, 1, system.MaxThreads)(text); err != nil {
 			err = fmt.Errorf("%w, or all", err)
 		}
 		return err
@@ -97,7 +98,7 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
+func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), system.MaxThreads) }
 
 // devicesOfEach returns the largest number of devices of a process.
 func (j *job) devicesOfEach() int {

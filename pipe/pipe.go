@@ -19,8 +19,8 @@ import (
 // model owns its parameters; free them with nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call
-// on their own pipe that needs the workers fails with ErrNested. By way of another pipe or
-// goroutine it blocks for ever.
+// on their own pipe that needs the workers fails with ErrNested. Through another goroutine or
+// another pipe the call blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between
 // runs. The next run plans anew.
@@ -46,7 +46,7 @@ type Pipe struct {
 
 	record   atomic.Bool
 	open     sync.WaitGroup // calls that were entered
-	jobs     atomic.Int32   // of workers, that have not ended
+	jobs     atomic.Int32   // number of jobs that have not ended
 	stop     sync.Once
 	submit   sync.Mutex // held while a run gives its jobs to all workers
 	closed   bool       // guarded by submit
@@ -64,7 +64,8 @@ type Pipe struct {
 	spare    sync.Pool // empty [][]microBatch, by stage and micro-batch
 }
 
-// membersDevices has the rank of the member in this process that uses a device, with its account.
+// membersDevices maps a device to the rank of the member that uses it. Members in one process need
+// different devices, as a device has one memory account.
 var membersDevices sync.Map
 
 func (p *Pipe) startWorkers() error {
@@ -144,8 +145,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. submit must be
-// held. wait waits for all jobs.
+// start gives every worker of this process a job, after enter. submit must be held. wait waits for
+// all jobs.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
@@ -154,7 +155,7 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer all.Done()
 			defer p.jobs.Add(-1)
-			p.workers[i].begin()
+			p.workers[i].awaitCaller()
 			job(i, c)
 		}
 	}
@@ -167,7 +168,7 @@ func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []e
 	errs := make([]error, len(p.workers))
 	all := p.start(func(worker int, c *torch.Ctx) {
 		w := p.workers[worker]
-		defer func() { _ = torch.Try(w.leave) }() // after a failure the next operator fails as well
+		defer func() { _ = torch.Try(w.drain) }() // after a failure the next operator fails as well
 		engine.OwnPeak(w.device)
 		defer func() { p.devices.raise(worker, engine.OwnPeak(w.device)) }()
 		errs[worker] = recovered(c, func() error { return f(worker, c) })
@@ -175,7 +176,7 @@ func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []e
 	return func() []error { all(); return errs }
 }
 
-// onWorkers is do, with its wait, within a call that was entered.
+// onWorkers runs f on every worker of this process and waits, after enter.
 func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
 	p.submit.Lock()
 	wait := p.do(f)
@@ -200,7 +201,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	return p.onStages(f)
 }
 
-// onStages is OnStages within a call that was entered.
+// onStages is OnStages after enter.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	return errors.Join(p.onWorkers(func(worker int, c *torch.Ctx) error {
 		var errs []error

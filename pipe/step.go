@@ -20,27 +20,27 @@ type run struct {
 	training   bool
 	back       bool // backward will follow
 	retain     bool // another backward will follow this one
-	counted    bool // step is known
+	stepKnown  bool
 	step       int64
-	gathers    bool // the pass ends with gathering the outputs
+	gathers    bool // at its end the pass gathers the outputs
 	batch      Batch
 	inputGrad  bool            // an input wants its gradient
-	inputGrads []*torch.Tensor // of a batch within a layer
+	inputGrads []*torch.Tensor // of a batch within a layer, after its backward
 	loss       nn.Loss
 	weights    []float64       // by micro-batch: nn.LossWeight
 	weight     float64         // of all micro-batches, replicas and batches of the update
 	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
 	outputs    []*torch.Tensor // gathered, kept
 	joined     [][]rows        // by output, by micro-batch: rows of the whole output
-	parts      []rows          // of this replica
-	first      int             // earlier micro-batches of the update, and those of earlier replicas
-	total      int64
-	plan       *prepared      // nil without a backward
-	available  []available    // by stage, for the policy Optimal
-	states     [][]microBatch // [stage][micro-batch]
-	within     link.Link      // between stages of this process
-	between    link.Link      // to and from stages of other processes; nil without a group
-	deferred   []*nn.Deferred // by stage, or nil
+	parts      []rows          // by micro-batch of this replica
+	first      int             // number of micro-batches of the update in earlier batches and replicas
+	total      int64           // rows of the whole batch
+	plan       *prepared       // nil without a backward
+	available  []available     // by stage, for the policy Optimal
+	states     [][]microBatch  // [stage][micro-batch]
+	within     link.Link       // between stages of this process
+	between    link.Link       // to and from stages of other processes; nil without a group
+	deferred   []*nn.Deferred  // by stage, or nil
 
 	// The last stage's worker owns these.
 	targets  [][]*torch.Tensor // by micro-batch: views that the first forward makes
@@ -101,7 +101,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 // countStep numbers the step of a training run. p.submit must be held. undo is for a pass that fails.
 func (r *run) countStep() (undo func()) {
 	p, was := r.p, r.p.steps
-	if r.counted || !r.training {
+	if r.stepKnown || !r.training {
 		return func() {}
 	}
 	if r.step = was; r.batch.FirstMicroBatch > 0 {
@@ -110,7 +110,7 @@ func (r *run) countStep() (undo func()) {
 	if r.batch.Step != nil {
 		r.step = *r.batch.Step
 	}
-	r.counted, p.steps = true, r.step+1
+	r.stepKnown, p.steps = true, r.step+1
 	return func() {
 		p.submit.Lock()
 		defer p.submit.Unlock()
@@ -341,7 +341,8 @@ func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	return *list
 }
 
-// remember notes a worker's buffers, which undo restores, and gradients. undo drops new ones.
+// remember copies a worker's buffers, and notes which gradients exist. undo restores the buffers and
+// drops gradients that did not exist.
 func (r *run) remember(worker int) (undo func()) {
 	var restore []func()
 	var leaves []*torch.Tensor
