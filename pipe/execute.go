@@ -143,12 +143,10 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	if r.training {
 		r.undo[worker] = r.remember(worker)
 	}
-	if r.receivesAhead() {
-		for _, send := range g.expected[worker] {
-			current = send.Matching()
-			if err := r.linkOf(send).Expect(c, send); err != nil {
+	for at := g.First[worker]; at < end && r.receivesAhead() && !r.failed.Load(); at++ {
+		if current = g.Actions[at]; current.Kind.Receive() {
+			if err := r.linkOf(current).Expect(c, current.Matching()); err != nil {
 				r.failAt(current, "", err)
-				break
 			}
 		}
 	}

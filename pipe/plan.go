@@ -20,12 +20,7 @@ import (
 
 // Plan is the plan of the last Step or Forward, with predictions for the memory that was available;
 // nil before the first. The caller must not change it.
-func (p *Pipe) Plan() *plan.Plan {
-	if last := p.plans.last.Load(); last != nil {
-		return last.plan
-	}
-	return nil
-}
+func (p *Pipe) Plan() *plan.Plan { return p.plans.last.Load() }
 
 // PlanFor returns the plan for a Step with such a batch and loss, which Step would make otherwise.
 // A nil loss plans for Forward. Measuring for a new plan blocks other runs. A *plan.MemoryError
@@ -62,7 +57,7 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	p.plans.last.Store(r.plan)
+	p.plans.last.Store(r.plan.plan)
 	r.open(r.plan)
 	return nil
 }
@@ -224,7 +219,7 @@ type plans struct {
 	mu     sync.Mutex
 	chains map[string][]profile.Chain // by batchKey
 	all    map[string]*prepared
-	last   atomic.Pointer[prepared] // of the last Step or Forward
+	last   atomic.Pointer[plan.Plan] // of the last Step or Forward
 }
 
 // prepared is a plan that is ready to run.
@@ -244,9 +239,8 @@ var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
 // program is a part of a plan's program that is ready to run.
 type program struct {
 	*schedule.Graph
-	latest   []int               // by id: schedule.Graph.LatestReceives
-	settled  [][]schedule.Action // by id: sends that must have been received when the action begins
-	expected [][]schedule.Action // by worker, in order: the sends that it receives
+	latest  []int               // by id: schedule.Graph.LatestReceives
+	settled [][]schedule.Action // by id: sends that must have been received when the action begins
 }
 
 func (c *plans) find(key string, make func() (*prepared, error)) (found *prepared, err error) {
@@ -310,15 +304,6 @@ func newProgram(p *schedule.Program) *program {
 		if at := max(from+1, before); at < g.First[g.Worker[from]+1] { // else no action waits for it
 			g.settled[at] = append(g.settled[at], send)
 		}
-	}
-	for w := range p.Workers {
-		var sends []schedule.Action
-		for _, a := range g.Actions[g.First[w]:g.First[w+1]] {
-			if a.Kind.Receive() {
-				sends = append(sends, a.Matching())
-			}
-		}
-		g.expected = append(g.expected, sends)
 	}
 	return g
 }

@@ -105,10 +105,8 @@ func (p *Pipe) checkNoSummedGrads() error {
 		return nil
 	}
 	for _, s := range p.stages {
-		for _, q := range s.trained {
-			if s.Here && q.Exists() && q.Tensor().HasGrad() {
-				return errSummed
-			}
+		if s.Here && slices.ContainsFunc(s.trained, hasGrad) {
+			return errSummed
 		}
 	}
 	return nil
