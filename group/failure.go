@@ -76,7 +76,6 @@ func (o *outcome) set(err error, announce func()) {
 	})
 }
 
-// get returns the first failure, or nil.
 func (o *outcome) get() error {
 	if closed(o.failed) {
 		return o.err

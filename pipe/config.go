@@ -83,7 +83,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
-	err := cfg.takePlan()
+	err := cfg.applyPlan()
 	if cfg.Balance == nil {
 		cfg.Balance = []int{len(layers)}
 	}
@@ -188,7 +188,7 @@ func (cfg *Config) checkProcesses() error {
 		}
 	}
 	for i, d := range cfg.Devices {
-		if err := d.Usable(); err != nil && cfg.here(i) {
+		if err := d.Usable(); err != nil && cfg.isHere(i) {
 			return refuse("Devices", cfg.Devices, err.Error(), "want cpu:0, cpu:1, ...")
 		}
 	}
@@ -280,7 +280,7 @@ func (cfg *Config) refusePlan(problem, remedy string) error {
 		cfg.Plan.MicroBatches())), problem, remedy)
 }
 
-func (cfg *Config) takePlan() error {
+func (cfg *Config) applyPlan() error {
 	plan := cfg.Plan
 	if plan == nil {
 		return nil

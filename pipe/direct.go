@@ -89,7 +89,7 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 		ends = append(ends, p.endOf(p.replica, s.worker))
 	}
 	p.remote.SetDirect(d, ends)
-	for i, l := range p.between {
+	for i, l := range p.replicaLinks {
 		var ends []int
 		for k := range p.cfg.Replicas {
 			ends = append(ends, p.endOf(k, p.stages[i].worker))

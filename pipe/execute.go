@@ -24,19 +24,19 @@ type pass struct {
 	done        []atomic.Bool // by action; written under mu, so that a waiter under mu misses nothing
 	failed      atomic.Bool
 	mu          sync.Mutex
-	moved       *sync.Cond
+	progress    *sync.Cond    // an action has ended, or the pass has failed
 	err         error         // the first failure; guarded by mu, and final when the pass is over
 	running     int           // number of workers that have not left; guarded by mu
-	over        chan struct{} // closed when no worker is running
+	ended       chan struct{} // closed when no worker is running
 	undo        []func()      // by worker, in training
-	cores       int64
+	cores       int64 // that Go uses
 	record      bool
-	begun       time.Time
+	start       time.Time
 	events      [][]schedule.Event // by worker, when recording
 }
 
-// execute performs a part of the plan's program within a call that was entered. It returns the
-// first failure when every worker has ended. It undoes a training run that fails.
+// execute performs a part of the plan's program, after enter. It returns the first failure when every
+// worker has ended. It undoes a training run that fails.
 func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, error) {
 	p := r.p
 	if err := ctx.Err(); err != nil {
@@ -53,10 +53,10 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	}
 	n := len(g.Actions)
 	r.pass = &pass{program: g, ctx: ctx, done: make([]atomic.Bool, n), parcelBytes: make([]int64, n),
-		running: len(p.mine), over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)),
-		undo: make([]func(), len(p.workers)), record: record, begun: time.Now(),
+		running: len(p.mine), ended: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)),
+		undo: make([]func(), len(p.workers)), record: record, start: time.Now(),
 		events: make([][]schedule.Event, len(p.workers))}
-	r.moved = sync.NewCond(&r.mu)
+	r.progress = sync.NewCond(&r.mu)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
 	defer runningThreads.Add(-busy)
@@ -70,7 +70,7 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	p.submit.Unlock()
 	var watcher sync.WaitGroup
 	watcher.Go(r.watch)
-	<-r.over
+	<-r.ended
 	watcher.Wait() // the watcher may abort the link
 	if r.err != nil {
 		wait()
@@ -102,7 +102,7 @@ func (r *run) watch() {
 		r.fail(r.ctx.Err())
 	case <-failed:
 		r.fail(nil)
-	case <-r.over:
+	case <-r.ended:
 	}
 }
 
@@ -128,7 +128,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		_ = torch.Try(w.drain) // the failure is known
 	}()
 	engine.OwnPeak(c.Device()) // begins the peak of the pass
-	base, begun := engine.Now(c), time.Since(r.begun)
+	base, begun := engine.Now(c), time.Since(r.start)
 	marks := []engine.Moment{base} // beginnings and ends of actions, which a GPU tells at the end
 	mark := func() {
 		if r.record {
@@ -228,13 +228,13 @@ func (r *run) receivesAhead() bool {
 func (r *run) leavePass(x *pass, worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
-		close(x.over)
+		close(x.ended)
 	}
 	x.mu.Unlock()
 	if !r.training {
 		return
 	}
-	if <-x.over; x.err != nil && x.undo[worker] != nil {
+	if <-x.ended; x.err != nil && x.undo[worker] != nil {
 		x.undo[worker]()
 		_ = torch.Try(r.p.workers[worker].drain)
 	}
@@ -256,7 +256,7 @@ func (r *run) waitFor(id int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for !r.done[id].Load() && !r.failed.Load() {
-		r.moved.Wait()
+		r.progress.Wait()
 	}
 }
 
@@ -264,7 +264,7 @@ func (r *run) finish(id int) {
 	r.mu.Lock()
 	r.done[id].Store(true)
 	r.mu.Unlock()
-	r.moved.Broadcast()
+	r.progress.Broadcast()
 }
 
 func (r *run) failAt(a schedule.Action, layer string, err error) {
@@ -284,7 +284,7 @@ func (r *run) fail(err error) {
 		r.failed.Store(true)
 	}
 	r.mu.Unlock()
-	r.moved.Broadcast()
+	r.progress.Broadcast()
 	if first {
 		_ = r.p.failGroup(err)
 	}

@@ -200,7 +200,7 @@ func (r *run) availableOf(stage int) available {
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
-	if p.between != nil {
+	if p.replicaLinks != nil {
 		out.Reduction = s.reduction()
 	}
 	for _, v := range r.batch.Input {

@@ -67,7 +67,7 @@ func (p *Pipe) failGroup(err error) error {
 // linkOf is the link between the two stages of a send or receive.
 func (r *run) linkOf(send schedule.Action) link.Link {
 	if r.p.stages[send.Stage].Here && r.p.stages[send.Peer].Here {
-		return r.within
+		return r.localLink
 	}
-	return r.between
+	return r.remoteLink
 }

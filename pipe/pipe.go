@@ -39,29 +39,29 @@ type Pipe struct {
 	workers      []*worker      // nil for a device of another process
 	mine         []int          // the workers of this process
 	remote       *link.Remote   // between the processes of the replica
-	between      []*link.Remote // by stage: between the replicas; nil for one replica
+	replicaLinks []*link.Remote // by stage: between the replicas; nil for one replica
 	direct       *link.Direct   // to GPUs of other processes; nil if NCCL reaches none
 	gpus         gpus
 	replica      int // of this process
 
-	record   atomic.Bool
-	open     sync.WaitGroup // calls that were entered
-	jobs     atomic.Int32   // number of jobs that have not ended
-	stop     sync.Once
-	submit   sync.Mutex // held while a run gives its jobs to all workers
-	closed   bool       // guarded by submit
-	steps    int64      // number of the next step; guarded by submit
-	plans    plans
-	modesMu  sync.Mutex
-	modes    []bool // at the last run
-	unlimit  []func()
-	placed   atomic.Bool
-	unsummed atomic.Bool // each replica has its own gradients
-	devices  devices
-	hold     func(worker, action int)           // delays workers in tests
-	newLink  func(failed func() bool) link.Link // between the stages of this process, for a mini-batch
-	copies   copyStreams
-	spare    sync.Pool // empty [][]microBatch, by stage and micro-batch
+	record        atomic.Bool
+	calls         sync.WaitGroup // calls that were entered
+	jobs          atomic.Int32   // number of jobs that have not ended
+	closeOnce     sync.Once
+	submit        sync.Mutex // held while a run gives its jobs to all workers
+	closed        bool       // guarded by submit
+	steps         int64      // number of the next step; guarded by submit
+	plans         plans
+	modesMu       sync.Mutex
+	modes         []bool   // at the last run
+	restoreLimits []func() // of devices
+	placed        atomic.Bool
+	unsummed      atomic.Bool // each replica has its own gradients
+	devices       devices
+	hold          func(worker, action int)           // delays workers in tests
+	newLink       func(failed func() bool) link.Link // between the stages of this process, for a mini-batch
+	copies        copyStreams
+	statePool     sync.Pool // empty [][]microBatch, by stage and micro-batch
 }
 
 // membersDevices maps a device to the rank of the member that uses it. Members in one process need
@@ -123,8 +123,8 @@ func (p *Pipe) Close() error {
 	p.submit.Lock()
 	p.closed = true
 	p.submit.Unlock()
-	p.stop.Do(func() {
-		p.open.Wait()
+	p.closeOnce.Do(func() {
+		p.calls.Wait()
 		if p.direct != nil {
 			p.direct.Close()
 		}
@@ -138,7 +138,7 @@ func (p *Pipe) Close() error {
 		for _, s := range p.stages {
 			s.forget()
 		}
-		for _, undo := range p.unlimit {
+		for _, undo := range p.restoreLimits {
 			undo()
 		}
 	})
@@ -269,7 +269,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	for i, s := range p.stages {
 		if cfg.policies[i] == Optimal && s.Here && cfg.Budget[i] > 0 {
-			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, cfg.Budget[i]))
+			p.restoreLimits = append(p.restoreLimits, engine.Restrict(s.Device, cfg.Budget[i]))
 		}
 	}
 	return p, nil
@@ -387,11 +387,3 @@ type memoryError struct{ *plan.MemoryError }
 func (e memoryError) Unwrap() error { return e.MemoryError }
 
 func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
-
-func notEnough(err error) error {
-	var short *plan.MemoryError
-	if errors.As(err, &short) {
-		return memoryError{short}
-	}
-	return fmt.Errorf("pipe: planning what to recompute: %w", err)
-}

@@ -82,7 +82,7 @@ func DefaultRanks(devices []torch.Device, size int) []int {
 	return ranks
 }
 
-func (cfg Config) here(stage int) bool {
+func (cfg Config) isHere(stage int) bool {
 	if cfg.Group == nil {
 		return true
 	}
@@ -90,17 +90,17 @@ func (cfg Config) here(stage int) bool {
 	return cfg.rank(stage, replica) == cfg.Group.Rank()
 }
 
-// deviceHere is Stage.Device. A CPU device of another process is represented by the device of the
+// localDevice is Stage.Device. A CPU device of another process is represented by the device of the
 // same name. If a stage here uses that device, or it is a GPU, a CPU device without stages
 // represents it.
-func (cfg Config) deviceHere(stage int) torch.Device {
+func (cfg Config) localDevice(stage int) torch.Device {
 	device := cfg.Devices[stage]
-	if cfg.here(stage) {
+	if cfg.isHere(stage) {
 		return device
 	}
 	used := device.Kind != torch.KindCPU
 	for i, d := range cfg.Devices {
-		used = used || d == device && cfg.here(i)
+		used = used || d == device && cfg.isHere(i)
 	}
 	for i := torch.MaxCPU - 1; used && i >= 0; i-- {
 		if d := torch.CPU(i); !slices.Contains(cfg.Devices, d) {

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -40,7 +41,6 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, 
 	return p.Plan(), nil
 }
 
-// findPlan finds or makes the plan of a training run.
 func (r *run) findPlan(ctx context.Context) (err error) {
 	p := r.p
 	if err := p.checkNoSummedGrads(); err != nil {
@@ -182,8 +182,12 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	}
 	solved, err := plan.Solve(ctx, problem)
 	system.TrimProcess() // gives back the memory of measuring and solving
-	if err != nil {
-		return nil, notEnough(err)
+	var short *plan.MemoryError
+	switch {
+	case errors.As(err, &short):
+		return nil, memoryError{short}
+	case err != nil:
+		return nil, fmt.Errorf("pipe: planning what to recompute: %w", err)
 	}
 	return p.prepare(solved, r.loss != nil, r.inputGrad)
 }

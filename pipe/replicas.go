@@ -79,7 +79,7 @@ func (p *Pipe) connectProcesses() {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		p.between = append(p.between, link.NewRemote(p.cfg.Group, ranks, values,
+		p.replicaLinks = append(p.replicaLinks, link.NewRemote(p.cfg.Group, ranks, values,
 			link.Tags{First: link.MaxTag/2 + i*each, Count: each}))
 	}
 	p.remote = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
@@ -101,7 +101,7 @@ func (r *run) endsWithSum() bool { return !r.batch.Accumulate && !r.retain }
 
 // checkNoSummedGrads refuses to add to summed gradients: they would count once for each replica.
 func (p *Pipe) checkNoSummedGrads() error {
-	if p.between == nil || p.unsummed.Load() {
+	if p.replicaLinks == nil || p.unsummed.Load() {
 		return nil
 	}
 	for _, s := range p.stages {
@@ -112,15 +112,15 @@ func (p *Pipe) checkNoSummedGrads() error {
 	return nil
 }
 
-func (r *run) noteUnsummed() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
+func (r *run) noteUnsummed() { r.p.unsummed.Store(r.p.replicaLinks != nil && !r.endsWithSum()) }
 
 // reduce sums a stage's gradients over the replicas. Buffers get the values of replica 0.
 func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
-	if r.p.between == nil || !r.endsWithSum() {
+	if r.p.replicaLinks == nil || !r.endsWithSum() {
 		return nil
 	}
 	s := r.p.stages[a.Stage]
-	x := link.Ladder{Ctx: c, Link: r.p.between[a.Stage].Open(0)}
+	x := link.Ladder{Ctx: c, Link: r.p.replicaLinks[a.Stage].Open(0)}
 	defer x.Link.Free()
 	c.SetGrad(false)
 	x.Count, x.Replica = r.p.cfg.replicas()
@@ -170,7 +170,7 @@ func (s *sums) begin(a schedule.Action) {
 		if r.failed.Load() {
 			return
 		}
-		c, start := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads}), time.Since(r.begun)
+		c, start := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads}), time.Since(r.start)
 		c.SetStream(w.sums)
 		if err := recovered(c, func() error {
 			return stream.RunBeside(stream.Host{}, w.sums, ready, func() error { return r.reduce(c, a) })
@@ -178,7 +178,7 @@ func (s *sums) begin(a schedule.Action) {
 			r.failAt(a, "", err)
 		}
 		s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start,
-			End: time.Since(r.begun), Live: w.device.Memory().Live})
+			End: time.Since(r.start), Live: w.device.Memory().Live})
 	}()
 }
 

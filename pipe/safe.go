@@ -52,7 +52,6 @@ func (d *devices) of(worker int) deviceBytes {
 	return d.at[worker]
 }
 
-// raise raises the safe limit of a worker's device.
 func (d *devices) raise(worker int, bytes int64) { d.set(worker, bytes, d.of(worker).Peak) }
 
 func (d *devices) set(worker int, safe, peak int64) {
@@ -104,7 +103,6 @@ func (l *ledger) note(id int) {
 	}
 }
 
-// bytesOf is the bytes of a parcel's tensors.
 func bytesOf(p link.Parcel) (bytes int64) {
 	seen := map[*torch.Tensor]bool{nil: true}
 	for _, v := range slices.Concat(p.Lists...) {

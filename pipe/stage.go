@@ -43,7 +43,7 @@ func (p *Pipe) cut() error {
 	first := 0
 	homes := map[*nn.Param]int{} // by owner: the first stage
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
+		s := &Stage{Device: p.cfg.localDevice(i), Here: p.cfg.isHere(i), Layers: p.layers[first : first+n],
 			first: first}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {

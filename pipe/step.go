@@ -13,8 +13,8 @@ import (
 	"penstock.example/torch"
 )
 
-// run is a mini-batch on its way through the stages, in one or several passes. Only the worker of a
-// stage uses the state of micro-batches on the stage.
+// run is a mini-batch on its way through the stages, in one or several passes. The state of a
+// micro-batch on a stage belongs to the stage's worker.
 type run struct {
 	p          *Pipe
 	training   bool
@@ -33,13 +33,13 @@ type run struct {
 	outputs    []*torch.Tensor // gathered, kept
 	joined     [][]rows        // by output, by micro-batch: rows of the whole output
 	parts      []rows          // by micro-batch of this replica
-	first      int             // number of micro-batches of the update in earlier batches and replicas
+	firstIndex int             // number of micro-batches of the update in earlier batches and replicas
 	total      int64           // rows of the whole batch
 	plan       *prepared       // nil without a backward
 	available  []available     // by stage, for the policy Optimal
 	states     [][]microBatch  // [stage][micro-batch]
-	within     link.Link       // between stages of this process
-	between    link.Link       // to and from stages of other processes; nil without a group
+	localLink  link.Link       // between stages of this process
+	remoteLink link.Link       // to and from stages of other processes; nil without a group
 	deferred   []*nn.Deferred  // by stage, or nil
 
 	// The last stage's worker owns these.
@@ -76,10 +76,10 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	} else if parts := p.share(total); parts == nil {
 		return nil, fmt.Errorf("pipe: %d rows for %d replicas; want at least one for each", total, count)
 	} else {
-		r.parts, r.first = parts[index], len(slices.Concat(parts[:index]...))
+		r.parts, r.firstIndex = parts[index], len(slices.Concat(parts[:index]...))
 	}
-	r.first += b.FirstMicroBatch
-	r.states, _ = p.spare.Get().([][]microBatch)
+	r.firstIndex += b.FirstMicroBatch
+	r.states, _ = p.statePool.Get().([][]microBatch)
 	if len(r.states) == 0 || len(r.states[0]) != len(r.parts) {
 		r.states = make([][]microBatch, len(p.stages))
 		for s := range r.states {
@@ -142,7 +142,7 @@ func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(r
 
 // open makes the run's links and executions for a plan.
 func (r *run) open(plan *prepared) {
-	if r.within != nil {
+	if r.localLink != nil {
 		return
 	}
 	for stage, s := range r.p.stages {
@@ -158,9 +158,9 @@ func (r *run) open(plan *prepared) {
 			})
 		}
 	}
-	r.within = r.p.newLink(func() bool { return r.failed.Load() })
+	r.localLink = r.p.newLink(func() bool { return r.failed.Load() })
 	if r.p.remote != nil {
-		r.between = r.p.remote.Open(plan.plan.Program.Capacity)
+		r.remoteLink = r.p.remote.Open(plan.plan.Program.Capacity)
 	}
 }
 
@@ -210,7 +210,7 @@ func (r *run) free() {
 			r.states[s][i].free()
 		}
 	}
-	for _, l := range []link.Link{r.within, r.between} {
+	for _, l := range []link.Link{r.localLink, r.remoteLink} {
 		if l != nil {
 			l.Free()
 		}
@@ -219,7 +219,7 @@ func (r *run) free() {
 		d.Free()
 	}
 	if r.states != nil {
-		r.p.spare.Put(r.states)
+		r.p.statePool.Put(r.states)
 		r.states = nil
 	}
 }
@@ -294,10 +294,9 @@ func (c *microBatch) free() {
 	c.in, c.sent, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil
 }
 
-// context makes the context of a unit's layers for a micro-batch.
 func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{
-		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
+		Training: r.training, MicroBatch: r.firstIndex + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
 		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.step)), Spans: run.Graph, Skips: run.Skips,
 		Extras: r.batch.Extras,

@@ -106,8 +106,8 @@ func (p *Pipe) enter(call string) (leave func(), err error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
-	p.open.Add(1)
-	return p.open.Done, nil
+	p.calls.Add(1)
+	return p.calls.Done, nil
 }
 
 // PanicError is a panic of a user's layer or loss, with its stack.
