@@ -111,8 +111,8 @@ func (c *control) judge(err error) {
 	}
 }
 
-// end records why the group has ended. Only the first reason counts. Rank 0 queues the reason for the
-// others before anybody in this process can learn it and close the group.
+// end records why the group has ended. Only the first reason counts. Rank 0 queues the reason for
+// the others before anybody in this process can learn it and close the group.
 func (c *control) end(err error) {
 	c.first.set(err, func() {
 		if c.cfg.Rank == 0 {
@@ -154,8 +154,9 @@ func (c *control) fail(err error) {
 	}
 }
 
-// close leaves the group, or ends a join that has failed. Unless the group has failed, it first waits
-// until all others leave, at most Config.Silence, so that none of them takes this member for lost.
+// close leaves the group, or ends a join that has failed. Unless the group has failed, it first
+// waits until all others leave, at most Config.Silence, so that none of them takes this member for
+// lost.
 func (c *control) close() {
 	joined := c.tensorTransport != nil
 	if joined && c.first.get() == nil {

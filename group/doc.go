@@ -12,8 +12,8 @@
 // # Connections
 //
 // Rank 0 listens at Config.Address until all members have joined. Each member keeps its connection
-// to rank 0 for heartbeats, failures and meetings. Gloo, of libtorch's c10d, carries tensors between
-// ports that each member opens. Pipes send tensors of GPUs by NCCL, without the group.
+// to rank 0 for heartbeats, failures and meetings. Gloo, of libtorch's c10d, carries tensors
+// between ports that each member opens. Pipes send tensors of GPUs by NCCL, without the group.
 //
 // A member whose process ends is lost at once, as its connections are closed. A member that is
 // stopped or cut off is lost after Config.Silence. Rank 0 decides which failure was first, so all
@@ -26,6 +26,7 @@
 // stranger's connection is closed after Config.Silence, or when 128 more have come. Nothing is
 // encrypted.
 //
-// Gloo protects nothing: whoever reaches a member's port for tensors can read and change the tensors,
-// and end the process. So only members may reach these ports, for example in a network of their own.
+// Gloo protects nothing: whoever reaches a member's port for tensors can read and change the
+// tensors, and end the process. So only members may reach these ports, for example in a network of
+// their own.
 package group

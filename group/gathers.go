@@ -79,8 +79,8 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// take returns the next part of every rank. If a part is missing it returns nil, and an error if the
-// part's rank has left.
+// take returns the next part of every rank. If a part is missing it returns nil, and an error if
+// the part's rank has left.
 func (g *gathers) take() (all []part, left error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

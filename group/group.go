@@ -62,8 +62,8 @@ func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 	return g.member.receive(t, from, tag)
 }
 
-// Fail tells all members that this member has failed, and ends all sends, receives and meetings that
-// wait. Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
+// Fail tells all members that this member has failed, and ends all sends, receives and meetings
+// that wait. Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
 func (g *Group) Fail(e FailedError) {
 	e.Rank, e.Action, e.Message = g.rank, cut(e.Action, maxText), cut(e.Message, maxText)
 	g.member.fail(&e)
@@ -102,8 +102,8 @@ type contribution[T any] struct {
 }
 
 // Meet waits for all members and returns the value of each, by rank. If any member gives a failure
-// (failed), all get an error: their own failure, or else the *MemberError of the lowest rank that has
-// failed. A nil group is this process alone. Values travel as JSON of at most 64 MiB.
+// (failed), all get an error: their own failure, or else the *MemberError of the lowest rank that
+// has failed. A nil group is this process alone. Values travel as JSON of at most 64 MiB.
 //
 // All members call Meet in the same order with the same what. Otherwise all get an error with the
 // what of each rank. Meet blocks until all members have called it, the group has failed, or ctx is

@@ -25,8 +25,8 @@ var bindTime = 10 * time.Second
 var errTimeout = errors.New("the time to wait for the others is over; " +
 	"want all ranks started by then, or more time (--join-timeout)")
 
-// retry calls f, with growing pauses, until it succeeds, its failure is final or the time is over. A
-// long wait is logged. what names the attempt in messages; remedy is the advice after a failure.
+// retry calls f, with growing pauses, until it succeeds, its failure is final or the time is over.
+// A long wait is logged. what names the attempt in messages; remedy is the advice after a failure.
 func (c Config) retry(ctx context.Context, what, remedy string,
 	f func(context.Context) (final bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
@@ -190,9 +190,9 @@ func listen(ctx context.Context, c Config) (l net.Listener, err error) {
 	return l, err
 }
 
-// ownIP returns the address that rank 0 listens on: the address of the rendezvous if this machine has
-// it. Otherwise the rendezvous is a service's address, and rank 0 listens on the interface that leads
-// there.
+// ownIP returns the address that rank 0 listens on: the address of the rendezvous if this machine
+// has it. Otherwise the rendezvous is a service's address, and rank 0 listens on the interface that
+// leads there.
 func ownIP(ctx context.Context, host, address string) (net.IP, error) {
 	all, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
 	if err != nil {

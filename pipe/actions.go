@@ -262,8 +262,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	return out
 }
 
-// lossShare is a micro-batch's share in the mean loss of the batch, or of all batches of the update.
-// It is 1 for a sum. With a share of 0 the loss may be NaN, and nothing goes backward.
+// lossShare is a micro-batch's share in the mean loss of the batch, or of all batches of the
+// update. It is 1 for a sum. With a share of 0 the loss may be NaN, and nothing goes backward.
 func (r *run) lossShare(microBatch int) float64 {
 	if r.loss.Reduction() == torch.ReduceSum {
 		return 1

@@ -17,8 +17,8 @@ type Batch struct {
 	Step     *int64
 	Training bool // makes Infer run the layers as in training; other calls ignore it
 	// Each, if set, gets the output of each micro-batch from Infer, in order, on the last stage's
-	// worker. first is the batch's row of the output's first row. The output is freed after the call.
-	// Infer then returns no Output. Other calls ignore Each.
+	// worker. first is the batch's row of the output's first row. The output is freed after the
+	// call. Infer then returns no Output. Other calls ignore Each.
 	Each   func(first int64, output []*torch.Tensor)
 	Extras map[string]any // values that are no tensors, for every layer and micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Until then

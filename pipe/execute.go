@@ -29,14 +29,14 @@ type pass struct {
 	running     int           // number of workers that have not left; guarded by mu
 	ended       chan struct{} // closed when no worker is running
 	undo        []func()      // by worker, in training
-	cores       int64 // that Go uses
+	cores       int64         // that Go uses
 	record      bool
 	start       time.Time
 	events      [][]schedule.Event // by worker, when recording
 }
 
-// execute performs a part of the plan's program, after enter. It returns the first failure when every
-// worker has ended. It undoes a training run that fails.
+// execute performs a part of the plan's program, after enter. It returns the first failure when
+// every worker has ended. It undoes a training run that fails.
 func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, error) {
 	p := r.p
 	if err := ctx.Err(); err != nil {
@@ -240,8 +240,8 @@ func (r *run) leavePass(x *pass, worker int) {
 	}
 }
 
-// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a sleeping
-// thread takes about as long. So a wait takes at most twice as long as it must.
+// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a
+// sleeping thread takes about as long. So a wait takes at most twice as long as it must.
 const spinTime = time.Millisecond
 
 // runningThreads counts the intra-op threads of all runs of this process.

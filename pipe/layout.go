@@ -103,8 +103,8 @@ func (p *Pipe) home(t tie) (stage *Stage, first tie) {
 	return stage, first
 }
 
-// checkOwner refuses a model whose handles point to replicas of another pipe: the gradients would go
-// there.
+// checkOwner refuses a model whose handles point to replicas of another pipe: the gradients would
+// go there.
 func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {

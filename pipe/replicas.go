@@ -15,8 +15,8 @@ import (
 
 // Replicas of the pipeline train the same model on their own rows, with the same program. After the
 // last backward of a stage its processes sum the gradients, one after the other (link.Ladder). So a
-// replica holds one gradient of another replica at a time. Buffers, such as running statistics, come
-// from replica 0.
+// replica holds one gradient of another replica at a time. Buffers, such as running statistics,
+// come from replica 0.
 
 // replicas is the number of replicas, and the index of this process's replica.
 func (cfg Config) replicas() (count, index int) {

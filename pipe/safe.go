@@ -12,7 +12,8 @@ import (
 
 // Sent values wait in the sender's memory until they are received, so peaks differ between runs. A
 // plan with costs predicts the highest peak. Without costs, values that were received before an
-// action ended, but may be received later (schedule.Graph.LatestReceives), add to the action's peak.
+// action ended, but may be received later (schedule.Graph.LatestReceives), add to the action's
+// peak.
 
 // SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
 // enough to repeat all calls so far. A measured peak may not be enough: the next time a neighbour

@@ -11,8 +11,8 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
-	// Device is the stage's device. A device of this process represents a device of another process,
-	// for example for the batch's targets.
+	// Device is the stage's device. A device of this process represents a device of another
+	// process, for example for the batch's targets.
 	Device torch.Device
 	Layers []nn.NamedLayer
 	Here   bool // the stage is in this process; others have neither parameters nor memory here

@@ -340,8 +340,8 @@ func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	return *list
 }
 
-// remember copies a worker's buffers, and notes which gradients exist. undo restores the buffers and
-// drops gradients that did not exist.
+// remember copies a worker's buffers, and notes which gradients exist. undo restores the buffers
+// and drops gradients that did not exist.
 func (r *run) remember(worker int) (undo func()) {
 	var restore []func()
 	var leaves []*torch.Tensor

@@ -12,8 +12,8 @@ import (
 )
 
 // eachMove visits the values of an action's parcel, or their gradients, in order: the output if the
-// stages are neighbours, then the skips and ties of the later stage. skip and tie get the indices on
-// the earlier and the later stage.
+// stages are neighbours, then the skips and ties of the later stage. skip and tie get the indices
+// on the earlier and the later stage.
 func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
 	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
 	if to == from+1 {
@@ -119,7 +119,7 @@ func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, wantsAll bool) 
 	}
 	var v link.Value
 	if from != nil {
-		v = link.Value{Tensor: t.Keep(t.Detach(from)), Wants: wantsAll || s.sent != nil || from.RequiresGrad()}
+		v.Tensor, v.Wants = t.Keep(t.Detach(from)), wantsAll || s.sent != nil || from.RequiresGrad()
 	}
 	if s.left--; s.left == 0 {
 		s.sent.Free()
@@ -164,9 +164,10 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 // takeActivations takes the next list out of a parcel. layer is the one that made it. wants says
 // which tensors get a gradient: all if the batch's input wants one, or if a layer up to this one is
 // trained.
-func (r *run) takeActivations(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) ([]*torch.Tensor, []bool) {
+func (r *run) takeActivations(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) (
+	out []*torch.Tensor, wants []bool) {
 	list := p.Lists[0]
-	out, wants := r.takeTensors(c, a, p), make([]bool, len(list))
+	out, wants = r.takeTensors(c, a, p), make([]bool, len(list))
 	for i, t := range out {
 		wants[i] = t != nil && list[i].Wants && r.back && t.DType().IsFloat() &&
 			(layer >= r.p.firstTrained || r.inputGrad)
@@ -261,8 +262,8 @@ func (r *run) takeTensors(c *torch.Ctx, receive schedule.Action, p *link.Parcel)
 	return out
 }
 
-// awaitCaller makes the worker's stream wait for the work that the job's caller has queued. The host
-// does not wait until drain. After a failure the next operator fails, too.
+// awaitCaller makes the worker's stream wait for the work that the job's caller has queued. The
+// host does not wait until drain. After a failure the next operator fails, too.
 func (w *worker) awaitCaller() { _ = torch.Try(func() { stream.Begin(w.stream, w.caller) }) }
 
 // drain waits for all queued work of the worker. It panics if the work has failed.

@@ -73,7 +73,8 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 
 // update divides the gradients by scale and clips them, unless maxNorm is infinite. It has phases.
 // After a failure only the last phase follows, which frees the prepared memory. It also drops the
-// gradients after a success, and with skips if they are not finite. No other job runs between phases.
+// gradients after a success, and with skips if they are not finite. No other job runs between
+// phases.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop

@@ -72,22 +72,23 @@ func (p *Parcel) Free() {
 	}
 }
 
-// Link carries parcels from the stage of a send action to the stage of the matching receive. It is safe for
-// concurrent use by the workers of a pipe; c is the context of the worker that calls. After a failed call
-// only Free may follow. A failure of the group ends all calls that wait.
+// Link carries parcels from the stage of a send action to the stage of the matching receive. It is
+// safe for concurrent use by the workers of a pipe; c is the context of the worker that calls.
+// After a failed call only Free may follow. A failure of the group ends all calls that wait.
 type Link interface {
 	// Send hands a parcel to the link. The link owns it from then on, also after a failure.
 	Send(c *torch.Ctx, send schedule.Action, p Parcel) error
-	// Expect announces a later Receive of this send. Receives of one link are in the order of Expect. From
-	// now on the parcel may use memory of the receiver, and arrive before Receive.
+	// Expect announces a later Receive of this send. Receives of one link are in the order of
+	// Expect. From now on the parcel may use memory of the receiver, and arrive before Receive.
 	Expect(c *torch.Ctx, send schedule.Action) error
 	// Receive waits for the parcel of a send and returns it. The caller owns it.
 	Receive(c *torch.Ctx, send schedule.Action) (Parcel, error)
 	// Meets reports whether a send ends only after its receive has begun, as with Gloo. A worker then does
 	// not wait for the end of a send before it receives.
 	Meets(send schedule.Action) bool
-	// Settle waits until a sent parcel has arrived, and frees the sender's copy. By the program's order
-	// the receiver has taken it. The sender's worker calls Settle, also for a send of an earlier run.
+	// Settle waits until a sent parcel has arrived, and frees the sender's copy. By the program's
+	// order the receiver has taken it. The sender's worker calls Settle, also for a send of an
+	// earlier run.
 	Settle(send schedule.Action) error
 	// Free frees the parcels that wait. No other call may be under way.
 	Free()

@@ -12,9 +12,9 @@ import (
 	"penstock.example/torch"
 )
 
-// aheadBytes limits the bytes that an edge receives ahead; a single parcel may be larger. A parcel arrives two
-// latencies after its receive has begun. Parcels ahead keep the network busy meanwhile: 4 MiB are 4 ms of
-// 8 Gbit/s, and 320 ms of 100 Mbit/s.
+// aheadBytes limits the bytes that an edge receives ahead; a single parcel may be larger. A parcel
+// arrives two latencies after its receive has begun. Parcels ahead keep the network busy meanwhile:
+// 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
 const aheadBytes = 4 << 20
 
 // incoming is a parcel that is being received.

@@ -143,8 +143,8 @@ func (l *Live) allowsHost(host string) bool {
 	return host == "localhost" || host != "" && host == l.Host || net.ParseIP(host) != nil
 }
 
-// snapshot returns the run so far. changed is closed at the next change. last reports that there will be
-// no change.
+// snapshot returns the run so far. changed is closed at the next change. last reports that there
+// will be no change.
 func (l *Live) snapshot() (s snapshot, changed <-chan struct{}, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"penstock.example/remat"
 )
 
-// DescribePipe describes the model of a run: its layers, the costs of its stages, and the limits of devices.
+// DescribePipe describes the model of a run: its layers, the costs of its stages, and the limits of
+// devices.
 func DescribePipe(p *pipe.Pipe) Run {
 	r := Run{Layers: layersOf(p)}
 	for _, d := range p.Devices() {

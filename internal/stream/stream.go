@@ -72,9 +72,9 @@ func Begin(worker, caller Stream) { after(worker, caller, Given) }
 // End blocks the host until all work of s has ended. Copies have another stream: see Route.
 func End(host, s Stream) { after(host, s, Ended) }
 
-// RunBeside queues work on a stream other than the worker's, and blocks until the work has ended, also with an
-// error. The work begins after ready, an event of the worker's stream. Later work of the worker does not
-// wait.
+// RunBeside queues work on a stream other than the worker's, and blocks until the work has ended,
+// also with an error. The work begins after ready, an event of the worker's stream. Later work of
+// the worker does not wait.
 //
 //	worker  ── B ─ ready ─────────────── B ── ...
 //	other           └─ produced ─ work ─┐
@@ -124,8 +124,8 @@ func (r Route) Move(ready Event, allocate, copy, free func()) {
 //	Copies          └─ produced ─ send ─┘                                └─ vacant ─ receive ─┘
 type Way struct{ Own, Copies Stream }
 
-// Send queues sends of values. ready is the event of Own after which the values are complete. ended is the end
-// of the sends, also with an error.
+// Send queues sends of values. ready is the event of Own after which the values are complete. ended
+// is the end of the sends, also with an error.
 func (w Way) Send(ready Event, send func() error) (ended Event, err error) {
 	w.Copies.Wait(ready, Produced)
 	err = send()
@@ -145,14 +145,15 @@ func freeAfter(s Stream, ended Event, why Reason, free func()) {
 	free()
 }
 
-// Allocate allocates memory of Own for receives. vacant is the end of the memory's earlier use. Receives wait
-// for vacant, and not for later work of Own.
+// Allocate allocates memory of Own for receives. vacant is the end of the memory's earlier use.
+// Receives wait for vacant, and not for later work of Own.
 func (w Way) Allocate(allocate func()) (vacant Event) {
 	allocate()
 	return w.Own.Record()
 }
 
-// Receive queues receives into the memory of Allocate. Later work of Own waits for them, also after an error.
+// Receive queues receives into the memory of Allocate. Later work of Own waits for them, also after
+// an error.
 func (w Way) Receive(vacant Event, receive func() error) error {
 	w.Copies.Wait(vacant, Vacant)
 	defer after(w.Own, w.Copies, Arrived)
