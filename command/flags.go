@@ -22,6 +22,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -118,7 +119,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		if f.allThreads = text == "all"; f.allThreads {
 			return nil
 		}
-		if err = arg.Whole(&f.config.Threads, 1, pipe.MaxThreads)(text); err != nil {
+		if err = arg.Whole(&f.config.Threads, 1, system.MaxThreads)(text); err != nil {
 			err = fmt.Errorf("%w, or all", err)
 		}
 		return err

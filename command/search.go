@@ -99,7 +99,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 				return r, err
 			}
 			r.line = line
-			line.Page = report.Planned(p.title+", planned", p.Result, p.Profile.Measured)
+			line.Page = report.DescribePlan(p.title+", planned", p.Result, p.Profile.Measured)
 			line.Page.Facts = append([]report.Fact{
 				{Name: "Step", Value: micros(line.Step) + "; " + p.bound()},
 				{Name: "Plan", Value: line.inFlags()},
