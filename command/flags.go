@@ -93,7 +93,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	}}, "validate", "`SHARE` of the training samples to validate on after each epoch; or test")
 	option.Section(s, "Data")
 
-	option.Count(s, &f.stages, "stages", 1, "`N` stages of the pipeline; with several processes one each")
+	option.Count(s, &f.stages, "stages", 1, "`N` stages of the pipeline; with several processes one stage each")
 	option.List(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage (default: even by time)",
 		option.Integer)
 	devicesFlag(s, &f.config.Devices)
