@@ -112,10 +112,10 @@ func newRematExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain CHAIN --limit SIZE [flags]",
 		Short: "Say what the plan under a limit keeps, and what more would save",
-		Long: `Find the fastest plan under a limit. Print for each layer what is kept from its forward
-to its backward and how many bytes that are, how often its forward runs again, the time of
-the layer, and the extra time. Print the least and the greatest useful limit, and the time
-that 10 MB, 100 MB and 1 GB more would save.`,
+		Long: `Find the fastest plan under a limit. For each layer, print what is kept from forward to
+backward, its bytes, how often the forward runs again, the layer's time and the extra time.
+Then print the least and the greatest useful limit, and the time that 10 MB, 100 MB and
+1 GB more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    filesNamed("CHAIN"),
 	}
