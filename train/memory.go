@@ -82,7 +82,7 @@ func (l *Loop) updateBytes() (list []plan.Update) {
 		}
 		need := l.Optimizer.Need(params)
 		if l.ClipNorm > 0 {
-			need.Scratch = max(need.Scratch, gradnorm.Need(d, params))
+			need.Scratch = max(need.Scratch, gradnorm.PeakBytes(d, params))
 		}
 		u.Bytes += need.State + need.Scratch
 		counted := map[*nn.Param]bool{} // stages of a device share tied parameters

@@ -259,7 +259,7 @@ func unitCosts(model *nn.Sequential, found profile.Profile, rows, threads int) (
 	}
 	units := append(slices.Repeat([]int{1}, frozen), c.Units[c.Prologue:]...)
 	units[frozen] -= frozen - before
-	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Sent: []int64{c.Given}}
+	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Sent: []int64{c.InputTuple}}
 	at := 0
 	for _, n := range units {
 		held := int64(0) // buffers and frozen parameters
@@ -277,7 +277,7 @@ func unitCosts(model *nn.Sequential, found profile.Profile, rows, threads int) (
 		out.Sent = nil // equal to the inputs of the chain's units
 		return out, units
 	}
-	out.Chain.Input, out.Chain.Layers = c.Given, nil
+	out.Chain.Input, out.Chain.Layers = c.InputTuple, nil
 	rest := slices.Clone(c.Layers)
 	for i, l := range found.Layers[:frozen] {
 		micros := 1e6 * l.Forward
