@@ -181,8 +181,9 @@ func (p *space) links(c cut) schedule.Links {
 	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
 	for s, h := range p.link {
 		forward[s] = schedule.Transfer{Latency: h.Latency,
-			Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
-		backward[s] = schedule.Transfer{Latency: h.Latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
+			Duration: time.Duration(h.transferTime(p.sent[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.Latency,
+			Duration: time.Duration(h.transferTime(p.y[c[s+1]]))}
 	}
 	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
 		if send.Kind == schedule.SendGradient {
