@@ -48,7 +48,7 @@ func TestPromptTokens(t *testing.T) {
 		{"gpt", "jsonl", "<|endoftext|>", []int32{376}},
 		{"gpt", "text", "", nil},
 	} {
-		of := &trained{folder: row.folder, recipe: train.Recipe{Data: train.Choice{Name: row.data,
+		of := &trained{modelFlags: modelFlags{folder: row.folder}, recipe: train.Recipe{Data: train.Choice{Name: row.data,
 			Settings: object{"chosen": object{"begin": row.begin}}}}}
 		ids, err := of.promptTokens(tok, "The stages")
 		if want := slices.Concat(row.want, rest); err != nil || !slices.Equal(ids, want) {

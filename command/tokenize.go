@@ -27,7 +27,7 @@ given.
 PATH is a tokenizer.json of byte-pair encoding, or a directory with one or with
 a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
-		Args:    filesNamed("FILE..."),
+		Args:    arguments("FILE...", "--tokenizer", "--out"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return tokenize(cmd, args, from, out) },
 	}
 	s := cmd.Flags()
@@ -38,9 +38,6 @@ a vocab.json and a merges.txt.`,
 }
 
 func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
-	if err := need(cmd.Flags(), "tokenizer", "out"); err != nil {
-		return err
-	}
 	t, err := tokenizer.Open(from)
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))

@@ -70,10 +70,15 @@ func firstFew(names []string) string {
 type WeightsError struct {
 	Path     string
 	Problems []string // one for each kind, with the first few tensors
+	remedies []string // one for each problem
 }
 
 func (e *WeightsError) Error() string {
-	return fmt.Sprintf("nn: %s is not of this model:\n  * %s", e.Path, strings.Join(e.Problems, "\n  * "))
+	text := fmt.Sprintf("nn: %s is not of this model:", e.Path)
+	for i, problem := range e.Problems {
+		text += "\n  * " + problem + e.remedies[i]
+	}
+	return text
 }
 
 // CheckWeights compares a file with a model, which need not be materialised, and reports what
@@ -93,9 +98,9 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 		return nil, nil, fmt.Errorf("nn: loading a model: %w", err)
 	}
 	w := matchWeights(file.Tensors(), m, o)
-	if problems := w.problems(); len(problems) > 0 {
+	if e := w.mismatch(path); len(e.Problems) > 0 {
 		file.Close() // it was only read
-		return nil, nil, &WeightsError{path, problems}
+		return nil, nil, e
 	}
 	for _, p := range State(m) {
 		if o.Unfilled && w.from[p.Name] != "" {
@@ -208,12 +213,14 @@ type weightsMatch struct {
 	twice, shapes, types, missing, unused []string        // mismatches
 }
 
-// problems lists the mismatches, one text for each kind.
-func (w *weightsMatch) problems() (all []string) {
+// mismatch returns the error of a match. It has no problems if the file fits the model.
+func (w *weightsMatch) mismatch(path string) *WeightsError {
+	e := &WeightsError{Path: path}
 	report := func(list []string, what, remedy string) {
 		if len(list) > 0 {
-			problem := fmt.Errorf("%d %s: %s; %s", len(list), what, firstFew(list), remedy)
-			all = append(all, disk.Short(problem).Error())
+			problem := fmt.Errorf("%d %s: %s", len(list), what, firstFew(list))
+			e.Problems = append(e.Problems, disk.Short(problem).Error())
+			e.remedies = append(e.remedies, "; "+remedy)
 		}
 	}
 	report(w.twice, "names twice", "rename them apart, or neither")
@@ -221,13 +228,13 @@ func (w *weightsMatch) problems() (all []string) {
 	report(w.types, "of a type that cannot be converted", "skip them")
 	report(w.missing, "not in the file", "rename what stands for them there, skip them, or load in part")
 	report(w.unused, "not in the model", "rename or skip them, or load in part")
-	if len(all) == 0 && w.Loaded == 0 {
-		all = []string{"none of its tensors is one of the model's"}
+	if len(e.Problems) == 0 && w.Loaded == 0 {
+		e.Problems, e.remedies = []string{"none of its tensors is one of the model's"}, []string{""}
 	}
-	if len(all) > 0 {
+	if len(e.Problems) > 0 {
 		report(w.Unmatched, "rules that match no name", "want them left out, or names that are there")
 	}
-	return all
+	return e
 }
 
 func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weightsMatch {
