@@ -250,6 +250,9 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, path string, files []st
 	if err == nil && ofTokens {
 		p.tokens, err = t.tokenizer(path)
 	}
+	if err == nil && p.tokens != nil {
+		samples.Begin, err = t.beginTokens(p.tokens)
+	}
 	if err == nil {
 		p.inputs, err = data.NewInputs(*samples, p.tokens, files)
 	}

@@ -280,7 +280,7 @@ func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m fitted
 		}
 	}
 	c.Wishes = f.wishes(show)
-	c.Wishes.Plans = 30 // of a device
+	c.Wishes.Plans = 60 // of a device
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
 	}
