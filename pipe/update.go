@@ -44,7 +44,7 @@ func (e *UpdateError) Unwrap() error { return e.Err }
 // its update. If the update fails, or ctx ends, before then, nothing has changed, and the update can
 // be repeated. A failure of a stage is an *UpdateError.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
-	_, err := p.update(ctx, "Update", o, 1, math.Inf(1))
+	_, err := p.update(ctx, "Update", o, 1, math.Inf(1), false)
 	return err
 }
 
@@ -52,7 +52,7 @@ func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 // most maxNorm, which is more than 0. It returns the norm before scaling. An infinite norm or NaN
 // is optim.ErrNotFinite. After a failure the gradients are not scaled.
 func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (float64, error) {
-	return p.update(ctx, "UpdateClipped", o, 1, maxNorm)
+	return p.update(ctx, "UpdateClipped", o, 1, maxNorm, false)
 }
 
 // UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by
@@ -64,24 +64,23 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 	if err := s.Validate(); err != nil {
 		return 0, false, err
 	}
-	norm, err = p.update(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64))
-	if updated = err == nil; errors.Is(err, optim.ErrNotFinite) {
-		err = p.OnStages(ctx, func(i int, _ *torch.Ctx) error { return dropGrads(p.stages[i].Params()) })
-	}
-	if err == nil {
+	norm, err = p.update(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64), true)
+	if updated = err == nil; updated || errors.Is(err, optim.ErrNotFinite) {
 		err = s.Done(updated)
 	}
 	return norm, updated, err
 }
 
-// update divides the gradients by scale and clips them, unless maxNorm is infinite. After a failure
-// only the last phase follows, which frees the prepared memory. Nothing else runs in between.
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. It has phases.
+// After a failure only the last phase follows, which frees the prepared memory. It also drops the
+// gradients after a success, and with skips if they are not finite. No other job runs between
+// phases.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
 //	                     └────┴─────────┴── all wait for all
-func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (
-	norm float64, err error) {
+func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64,
+	skips bool) (norm float64, err error) {
 	if _, err := gradnorm.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
 	}
@@ -96,7 +95,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	case p.unsummed.Load():
 		return 0, ErrAccumulating
 	case ctx.Err() != nil:
-		return 0, p.lost(ctx.Err())
+		return 0, p.failGroup(ctx.Err())
 	}
 	p.submit.Lock()
 	defer p.submit.Unlock()
@@ -148,12 +147,15 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 			return nil
 		}, alone)
 	}
-	if failed == nil {
-		phase(func(worker int, _ *torch.Ctx) error { return dropGrads(p.paramsOf(worker)) }, alone)
-	}
+	drops := failed == nil || skips && errors.Is(failed, optim.ErrNotFinite)
 	phase(func(worker int, _ *torch.Ctx) error {
 		if u := prepared[worker]; u != nil {
 			u.Drop()
+		}
+		for _, q := range p.paramsOf(worker) {
+			if drops {
+				q.Tensor().SetGradOf(nil)
+			}
 		}
 		return nil
 	}, alone)
@@ -162,7 +164,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	case failed == nil:
 		return norm, nil
 	case failed.Half || p.cfg.Group != nil && p.cfg.Group.Err() != nil:
-		return norm, p.lost(failed)
+		return norm, p.failGroup(failed)
 	case errors.As(failed.Err, &other):
 		return norm, other
 	}
@@ -179,7 +181,7 @@ func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.SquaredNorm, failed
 		return nil, err
 	}
 	var out []gradnorm.SquaredNorm
-	for _, part := range ofMine(p.cfg, all) { // the replicas have the same
+	for _, part := range ofReplica(p.cfg, all) { // the replicas have the same
 		for name, bits := range part {
 			out = append(out, gradnorm.SquaredNorm{Name: name, Squared: math.Float64frombits(bits)})
 		}
@@ -194,11 +196,4 @@ func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
 		}
 	}
 	return out
-}
-
-func dropGrads(params []nn.NamedParam) error {
-	for _, q := range params {
-		q.Tensor().SetGradOf(nil)
-	}
-	return nil
 }
