@@ -275,7 +275,7 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Result, err error) {
 		return Result{}, err
 	}
 	defer r.free()
-	plan, err := p.unmeasuredPlan(len(r.parts))
+	plan, err := p.unmeasuredPlan(len(r.parts), false)
 	if err != nil {
 		return Result{}, err
 	}

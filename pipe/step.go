@@ -56,9 +56,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			return nil, err
 		}
 	}
-	if err := p.updateModes(); err != nil {
-		return nil, err
-	}
+	p.updateModes()
 	total, err := countRows("input", b.Input, b.Within != nil && len(b.Input) > 0, p.stages[0])
 	switch {
 	case err != nil:
@@ -145,15 +143,9 @@ func (r *run) open(plan *prepared) {
 	if r.localLink != nil {
 		return
 	}
-	for stage, s := range r.p.stages {
-		of := plan.segments[stage]
-		if of == nil {
-			if of = s.oneUnit; r.loss != nil && r.last(stage) {
-				of = s.oneUnitWithLoss
-			}
-		}
+	for stage, cut := range plan.segments {
 		for i := range r.states[stage] {
-			r.states[stage][i].execution.Begin(of, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+			r.states[stage][i].execution.Begin(cut, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
 				return r.context(c, stage, i, run)
 			})
 		}
