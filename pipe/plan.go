@@ -196,10 +196,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 // batchKey is all that a measurement depends on: the sizes of the micro-batches, and the loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
-	if r.loss != nil {
-		fmt.Fprintf(&b, "%#v", r.loss)
-	}
+	fmt.Fprintf(&b, "%d %T %#v", len(r.parts), r.loss, r.loss)
 	for _, list := range [][]Value{r.batch.Input, r.batch.Target} {
 		b.WriteByte(';')
 		for _, v := range list {

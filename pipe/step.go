@@ -41,10 +41,7 @@ type run struct {
 	localLink  link.Link       // between stages of this process
 	remoteLink link.Link       // to and from stages of other processes; nil without a group
 	deferred   []*nn.Deferred  // by stage, or nil
-
-	// The last stage's worker owns these.
-	targets  [][]*torch.Tensor // by micro-batch: views that the first forward makes
-	lossType torch.DType
+	lossType   torch.DType     // after a forward; the last stage's worker owns it
 
 	*pass // the current one
 }
@@ -87,7 +84,6 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			}
 		}
 	}
-	r.targets = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
 			r.deferred = append(r.deferred, new(nn.Deferred))
@@ -168,11 +164,7 @@ func (r *run) setLoss(loss nn.Loss) error {
 	c := torch.NewCtx(torch.Options{Device: r.p.last().Device})
 	defer c.Close()
 	weigh := func(part rows) float64 {
-		var targets []*torch.Tensor
-		for _, v := range r.batch.Target {
-			targets = append(targets, part.part(c, v))
-		}
-		return nn.LossWeight(c, loss, part.length, targets)
+		return nn.LossWeight(c, loss, part.length, part.views(c, r.batch.Target))
 	}
 	return torch.Try(func() {
 		for _, part := range r.parts {
@@ -191,10 +183,6 @@ func (r *run) operations(stage, microBatch int) operations {
 
 // free frees everything but the outputs.
 func (r *run) free() {
-	for i := range r.parts {
-		torch.FreeAll(r.targets[i])
-		r.targets[i] = nil
-	}
 	torch.FreeAll(r.inputGrads)
 	r.inputGrads = nil
 	for s := range r.states {
@@ -300,7 +288,7 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 		cfg.Deferred = r.deferred[stage]
 	}
 	if r.loss != nil && r.last(stage) {
-		cfg.Loss, cfg.Target = r.loss, r.targetsOf(c, microBatch)
+		cfg.Loss, cfg.Target = r.loss, r.parts[microBatch].views(c, r.batch.Target)
 	}
 	return nn.NewCtx(c, cfg)
 }
@@ -319,17 +307,6 @@ func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
 	}
 	r.states[0][microBatch].in = in
-}
-
-// targetsOf returns views of a micro-batch's rows of the targets.
-func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
-	list := &r.targets[microBatch]
-	if *list == nil {
-		for _, v := range r.batch.Target {
-			*list = append(*list, c.Keep(r.parts[microBatch].part(c, v)))
-		}
-	}
-	return *list
 }
 
 // remember copies a worker's buffers, and notes which gradients exist. undo restores the buffers
