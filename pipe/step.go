@@ -27,21 +27,22 @@ type run struct {
 	inputGrad  bool            // an input wants its gradient
 	inputGrads []*torch.Tensor // of a batch within a layer, after its backward
 	loss       nn.Loss
-	weights    []float64       // by micro-batch: nn.LossWeight
-	weight     float64         // of all micro-batches, replicas and batches of the update
-	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
-	outputs    []*torch.Tensor // gathered, kept
-	joined     [][]rows        // by output, by micro-batch: rows of the whole output
-	parts      []rows          // by micro-batch of this replica
-	firstIndex int             // number of micro-batches of the update in earlier batches and replicas
-	total      int64           // rows of the whole batch
-	plan       *prepared       // nil without a backward
-	available  []available     // by stage, for the policy Optimal
-	states     [][]microBatch  // [stage][micro-batch]
-	localLink  link.Link       // between stages of this process
-	remoteLink link.Link       // to and from stages of other processes; nil without a group
-	deferred   []*nn.Deferred  // by stage, or nil
-	lossType   torch.DType     // after a forward; the last stage's worker owns it
+	targets    [][]*torch.Tensor // by micro-batch
+	weights    []float64         // by micro-batch: nn.LossWeight
+	weight     float64           // of all micro-batches, replicas and batches of the update
+	grads      []*torch.Tensor   // by output, or nil: the gradients for a backward without a loss
+	outputs    []*torch.Tensor   // gathered, kept
+	joined     [][]rows          // by output, by micro-batch: rows of the whole output
+	parts      []rows            // by micro-batch of this replica
+	firstIndex int               // number of micro-batches of the update in earlier batches and replicas
+	total      int64             // rows of the whole batch
+	plan       *prepared         // nil without a backward
+	available  []available       // by stage, for the policy Optimal
+	states     [][]microBatch    // [stage][micro-batch]
+	localLink  link.Link         // between stages of this process
+	remoteLink link.Link         // to and from stages of other processes; nil without a group
+	deferred   []*nn.Deferred    // by stage, or nil
+	lossType   torch.DType       // after a forward; the last stage's worker owns it
 
 	*pass // the current one
 }
@@ -163,14 +164,18 @@ func (r *run) setLoss(loss nn.Loss) error {
 	}
 	c := torch.NewCtx(torch.Options{Device: r.p.last().Device})
 	defer c.Close()
-	weigh := func(part rows) float64 {
-		return nn.LossWeight(c, loss, part.length, part.views(c, r.batch.Target))
-	}
+	c.SetGrad(false)
 	return torch.Try(func() {
 		for _, part := range r.parts {
-			r.weights = append(r.weights, weigh(part))
+			targets := part.views(c, r.batch.Target)
+			for _, t := range targets {
+				c.Keep(t)
+			}
+			r.targets = append(r.targets, targets)
+			r.weights = append(r.weights, nn.LossWeight(c, loss, part.length, targets))
 		}
-		r.weight = cmp.Or(r.batch.TotalWeight, weigh(rows{0, r.total}))
+		all := rows{0, r.total}.views(c, r.batch.Target)
+		r.weight = cmp.Or(r.batch.TotalWeight, nn.LossWeight(c, loss, r.total, all))
 	})
 }
 
@@ -183,8 +188,8 @@ func (r *run) operations(stage, microBatch int) operations {
 
 // free frees everything but the outputs.
 func (r *run) free() {
-	torch.FreeAll(r.inputGrads)
-	r.inputGrads = nil
+	torch.FreeAll(slices.Concat(append(r.targets, r.inputGrads)...))
+	r.targets, r.inputGrads = nil, nil
 	for s := range r.states {
 		for i := range r.states[s] {
 			r.states[s][i].free()
@@ -288,7 +293,7 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 		cfg.Deferred = r.deferred[stage]
 	}
 	if r.loss != nil && r.last(stage) {
-		cfg.Loss, cfg.Target = r.loss, r.parts[microBatch].views(c, r.batch.Target)
+		cfg.Loss, cfg.Target = r.loss, r.targets[microBatch]
 	}
 	return nn.NewCtx(c, cfg)
 }
