@@ -21,11 +21,11 @@ func TestPlansOfModelsCountLinks(t *testing.T) {
 			repeats: 1,
 			seed:    1}}
 	noerr.Do(t, f.check(pflag.NewFlagSet("", 0)))
-	m := noerr.Get(f.measured(nil))(t)
+	m := noerr.Get(f.fitModel(nil))(t)
 	w := planWorld{Processes: 2, Cores: 1, Stages: 3}
 	show := progress.New(io.Discard, "planning", "")
 	defer show.End()
-	f.threadCounts, f.target = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
+	f.config.Threads, f.config.Machine = []int{1}, w.machine([]int{1}, plan.Link{Latency: 1e9})
 	found := noerr.Get(f.planModel(t.Context(), show, m))(t)
 	if step := found.Best.Step.Seconds(); step < 2 || step > 3 ||
 		!slices.Equal(found.Best.Devices, []string{"process 0:0", "process 0:1", "process 1"}) {

@@ -27,11 +27,11 @@ import (
 type runOptions struct {
 	trainFlags
 	startup
-	program    string            // in the file of --schedule
-	policy     []pipe.Checkpoint // by stage
-	sideBySide int               // devices, if the schedule places the stages; 0 if the command line does
-	world      planWorld         // for --plan auto
-	named      []torch.Device    // --devices with --plan auto
+	program       string            // in the file of --schedule
+	policy        []pipe.Checkpoint // by stage
+	placedDevices int               // devices on which the schedule places the stages; 0: --devices does
+	world         planWorld         // for --plan auto
+	autoDevices   []torch.Device    // --devices with --plan auto
 }
 
 // startup is how and where a run was started.
@@ -45,7 +45,6 @@ type startup struct {
 	membersHere int          // members in this process
 	localGroup  *group.Group // the group, if this process has all members; else nil
 	read        func() (datasets, error)
-	common      map[string]string                  // flags that must be equal in all members
 	decide      func(planJSON) (runOptions, error) // applies the plan of --plan auto to the flags
 }
 
@@ -63,15 +62,12 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 	if o.epochs == 0 && o.steps == 0 {
 		o.epochs = 1
 	}
-	if o.grouped {
-		o.common = o.facts(s)
-	}
 	return o, nil
 }
 
 func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	if o.modelName == "" && o.resume {
-		return badUsage("--resume: --out %q has no %s of a run to go on from", o.out, configName)
+		return badUsage("--resume: --out %q has no %s of a run to go on from", o.out, flagsFile)
 	} else if err := need(s, "model", "data"); err != nil {
 		return err
 	}
@@ -81,17 +77,17 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	several, rate := o.processCount() > 1, o.lrSchedule.name
 	err := cmp.Or(
-		checkPair(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
-		checkPair(s, o.resume || o.autoresume, "--resume", "changed-data"),
-		checkPair(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard",
+		refuseWithout(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+		refuseWithout(s, o.resume || o.autoresume, "--resume", "changed-data"),
+		refuseWithout(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard",
 			"test-every"),
-		checkPair(s, o.validate != "", "--validate", "patience"),
-		checkPair(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
-		checkPair(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
-		checkPair(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"),
-		checkPair(s, s.Changed("processes"), "--processes", "rank"),
-		checkPair(s, several, "several processes", "rendezvous", "join-timeout", "silence"),
-		o.numerics.check(s, slices.Concat(o.named, o.config.Devices)))
+		refuseWithout(s, o.validate != "", "--validate", "patience"),
+		refuseWithout(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
+		refuseWithout(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
+		refuseWithout(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"),
+		refuseWithout(s, s.Changed("processes"), "--processes", "rank"),
+		refuseWithout(s, several, "several processes", "rendezvous", "join-timeout", "silence"),
+		o.numerics.check(s, slices.Concat(o.autoDevices, o.config.Devices)))
 	if err != nil {
 		return err
 	}
@@ -105,7 +101,7 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
-func checkPair(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
+func refuseWithout(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		f := s.Lookup(name)
 		if given || f == nil || !f.Changed {
@@ -140,7 +136,7 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 			o.config.Balance = cut.Balance
 		}
 	}
-	devices, each := cmp.Or(o.sideBySide, o.stages), o.pipelineProcesses()
+	devices, each := cmp.Or(o.placedDevices, o.stages), o.pipelineProcesses()
 	if o.grouped && devices < each {
 		return badUsage("%d processes share %s; each needs one: want --stages %[1]d, or fewer processes",
 			each, counted(devices, "device"))
@@ -238,7 +234,7 @@ func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	return nil
 }
 
-// readProgram reads the program in the file of --schedule. unknown is the error for a name of no schedule.
+// readProgram reads the program in the file of --schedule. unknown is the error for an unknown name.
 func (o *runOptions) readProgram(s *pflag.FlagSet, unknown error) error {
 	text, err := disk.Read(o.schedule, disk.MaxJSON)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -279,7 +275,7 @@ func (o *runOptions) placeStages(workers []int, count int) {
 		return
 	}
 	sameNames := given != nil && len(o.config.DeviceNames()) < processes
-	o.sideBySide, o.config.Devices, o.config.Ranks = count, nil, nil
+	o.placedDevices, o.config.Devices, o.config.Ranks = count, nil, nil
 	for _, w := range workers {
 		d := torch.CPU(w)
 		if given != nil {

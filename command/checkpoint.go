@@ -62,7 +62,7 @@ their types, shapes and sizes. Only state.json is read.
 
 ` + whichCheckpoint,
 		Example: `  penstock checkpoint inspect out/fashion --format json | jq .recipe`,
-		Args:    filesNamed("DIR"),
+		Args:    arguments("DIR"),
 	}
 	return resultVerb(cmd, "", func(_ *cobra.Command, args []string) (result, error) {
 		found, err := findCheckpoint(args[0], false)
@@ -108,7 +108,7 @@ func newCheckpointVerify() *cobra.Command {
 missing or damaged, the exit code is 1.
 
 ` + whichCheckpoint,
-		Args: filesNamed("DIR"),
+		Args: arguments("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := findCheckpoint(args[0], false)
 			if err != nil {
@@ -145,11 +145,8 @@ weights, which the transformers library loads.
 ` + whichCheckpoint,
 		Example: `  penstock export out/pets --best --dtype float16 --out pets.safetensors
   penstock export out/llama --adapter --out adapter`,
-		Args: filesNamed("DIR"),
+		Args: arguments("DIR", "--out"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := need(cmd.Flags(), "out"); err != nil {
-				return err
-			}
 			c, err := findCheckpoint(args[0], best)
 			if err != nil {
 				return err

@@ -37,7 +37,7 @@ format = "json"
 		with(typed, "--steps", "2")...); got != want {
 		t.Error("other weights than by the command line")
 	}
-	kept := filepath.Join(out, configName)
+	kept := filepath.Join(out, flagsFile)
 	if got, want := sha(t, "train", "--config", kept, "--steps", "3", "--resume"), sha(t,
 		with(typed, "--steps", "3")...); got != want {
 		t.Error("other weights where the run goes on by the file that it has kept")
@@ -117,7 +117,7 @@ func TestConfigKeepsAll(t *testing.T) {
 		}
 		text := effectiveConfig(given)
 		read := find()
-		if err := readConfig(read, textFile(t, "flags.toml", string(text))); err != nil {
+		if err := readConfig(read, textFile(t, "flags.toml", string(text)), nil); err != nil {
 			t.Errorf("%s: %v\n%s", verb, err, text)
 		}
 		given.Flags().VisitAll(func(f *pflag.Flag) {

@@ -85,7 +85,7 @@ func inFlags(s *pflag.FlagSet, err error) error {
 
 var libraryRemedy = regexp.MustCompile(`[:;] (use|lower) .*`)
 
-// withRemedy adds to an error of the library the flags that help. trains says that the verb is train.
+// withRemedy adds the flags that help to an error of the library. trains is true for the verb train.
 func withRemedy(err error, trains bool) error {
 	var short *plan.MemoryError
 	var mismatch *train.MismatchError

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
-	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 
 	"penstock.example/data"
@@ -43,7 +41,7 @@ the data are not taken from the run. penstock launch starts several processes.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
-		Args: filesNamed("DIR"),
+		Args: arguments("DIR"),
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
@@ -129,29 +127,22 @@ type evalLine struct {
 // openData opens the data set of the flags. Without --data, flags that are left out are as in the run.
 func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err error) {
 	if s := cmd.Flags(); !s.Changed("data") {
-		file := filepath.Join(filepath.Dir(t.checkpoint.Path), configName)
-		run := map[string]any{}
-		if err = fs.ErrNotExist; t.checkpoint.Version > 0 {
-			_, err = toml.DecodeFile(file, &run)
-		}
-		for _, name := range append(dataOnly, "data") {
-			if value, has := run[name]; has {
-				err = cmp.Or(err, setFlag(s, name, value))
-			}
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			err = errors.New("there is none")
+		if err = errors.New("there is no run"); t.checkpoint.Version > 0 {
+			file := filepath.Join(filepath.Dir(t.checkpoint.Path), flagsFile)
+			err = readConfig(cmd, file, func(name string) bool {
+				return name == "data" || slices.Contains(dataOnly, name)
+			})
 		}
 		if err != nil {
-			return sets, badUsage("--data is needed: %s, which has the run's data: %w", file, err)
+			return sets, badUsage("--data is needed: %w", err)
 		}
 	}
-	of := modelFlags{modelName: t.recipe.Model.Name, folder: t.folder, dataFlags: *f}
-	if err := of.check(cmd.Flags()); err != nil {
+	t.dataFlags = *f
+	if err := t.check(cmd.Flags()); err != nil {
 		return sets, err
 	}
-	of.data.OnText, of.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
-	if sets, err = of.open(); err == nil && of.info.Kind == models.Text {
+	t.data.OnText, t.data.TrainedOn = progress.Texts(cmd.ErrOrStderr()), t.recipe.Samples
+	if sets, err = t.open(); err == nil && t.info.Kind == models.Text {
 		err = t.checkTokens(sets.test.Info().Classes)
 	}
 	return sets, err
@@ -160,7 +151,7 @@ func openData(cmd *cobra.Command, t *trained, f *dataFlags) (sets datasets, err 
 func newPredict() *cobra.Command {
 	var f trainedFlags
 	var top int
-	var tokens string
+	var tokenizerPath string
 	var g generator
 	cmd := &cobra.Command{
 		Use:   "predict DIR (FILE... | --prompt TEXT) [flags]",
@@ -186,18 +177,18 @@ DIR may then be a folder with a model of Hugging Face as well.`,
   penstock predict out/llama --prompt "Once upon a time" --tokens 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("prompt") {
-				return filesNamed("DIR")(cmd, args)
+				return arguments("DIR")(cmd, args)
 			}
-			return filesNamed("DIR", "FILE...")(cmd, args)
+			return arguments("DIR", "FILE, or --prompt TEXT for a model of text,...")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if cmd.Flags().Changed("prompt") {
-				return g.run(cmd, &f, args[0], tokens)
-			} else if err := checkPair(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
+				return g.run(cmd, &f, args[0], tokenizerPath)
+			} else if err := refuseWithout(cmd.Flags(), false, "--prompt", generatorOnly...); err != nil {
 				return err
 			}
 			p := predictor{top: top}
-			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokens, args[1:]) })
+			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokenizerPath, args[1:]) })
 			if err != nil {
 				return err
 			}
@@ -220,7 +211,7 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 	}
 	s := cmd.Flags()
 	option.Count(s, &top, "top", 5, "`K` most likely classes of each input")
-	option.Path(s, &tokens, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
+	option.Path(s, &tokenizerPath, "tokenizer", "`PATH` of the tokenizer for text (default: the run's)")
 	g.register(s)
 	f.register(s)
 	return cmd
@@ -246,18 +237,21 @@ type classLine struct {
 	Probability float32 `json:"probability"`
 }
 
-// open opens the files. A model of tokens needs a tokenizer: tokens is its path, "" for the run's.
-func (p *predictor) open(cmd *cobra.Command, t *trained, tokens string, files []string) (err error) {
+// open opens the files. A model of tokens needs the tokenizer at path; "" is the run's.
+func (p *predictor) open(cmd *cobra.Command, t *trained, path string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
 		return fmt.Errorf("checkpoint %s has no samples; want --prompt, or train.Predict in Go", t.checkpoint.Path)
 	}
 	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
-	err = cmp.Or(checkPair(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
-		checkPair(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
+	err = cmp.Or(refuseWithout(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),
+		refuseWithout(cmd.Flags(), samples.Task() == data.Classification || samples.Task() == data.NextToken,
 			"classes to predict", "top"))
 	if err == nil && ofTokens {
-		p.tokens, err = t.tokenizer(tokens)
+		p.tokens, err = t.tokenizer(path)
+	}
+	if err == nil && p.tokens != nil {
+		samples.Begin, err = t.beginTokens(p.tokens)
 	}
 	if err == nil {
 		p.inputs, err = data.NewInputs(*samples, p.tokens, files)

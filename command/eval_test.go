@@ -73,8 +73,8 @@ func TestEval(t *testing.T) {
 		refuses(t, with([]string{"eval", out}, strings.Fields(line)...), exitUsage, part)
 	}
 	refuses(t, []string{"eval", out, "--memory-limit", "1KiB"}, exitFailed, " --memory-limit")
-	noerr.Do(t, os.Remove(filepath.Join(out, configName)))
-	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: "+filepath.Join(out, configName))
+	noerr.Do(t, os.Remove(filepath.Join(out, flagsFile)))
+	refuses(t, []string{"eval", out}, exitUsage, "--data is needed: "+filepath.Join(out, flagsFile))
 	noerr.Do(t, os.Truncate(filepath.Join(saved, "model-00002-of-00002.safetensors"), 100))
 	refuses(t, []string{"eval", out, "--data", "synthetic"}, exitUsage,
 		"step-000003 is damaged: model-00002-of-00002.safetensors has 100 bytes, ")
@@ -230,7 +230,7 @@ func TestPredictTextAndPixels(t *testing.T) {
 		{"predict", out("tokens"), prompt, "--tokenizer", other}, resumed} {
 		refuses(t, args, exitUsage, sums...)
 	}
-	noerr.Do(t, os.Remove(filepath.Join(out("tokens"), configName)))
+	noerr.Do(t, os.Remove(filepath.Join(out("tokens"), flagsFile)))
 	again := predicted(t, out("tokens"), prompt, "--top", "1", "--tokenizer", fixtureTokenizer)
 	if len(again) != 1 || again[0].Classes[0] != all[0].Classes[0] {
 		t.Errorf("%+v; want %+v", again, all)
@@ -332,6 +332,7 @@ func TestPredictFromStandardInput(t *testing.T) {
 	}
 	refuses(t, []string{"predict", out, "-", "--tokenizer", "x"}, exitUsage,
 		"--tokenizer x has no effect without a model of tokens")
+	refuses(t, []string{"predict", out, "--prompt", "a"}, exitUsage, "--prompt: mlp is not a model of text")
 	text := "the stages of a pipeline"
 	out = filepath.Join(t.TempDir(), "out")
 	must(t, "train", "--model", "gpt", "--set", "width=8,depth=1,heads=2", "--data", "text", "--data-dir",

@@ -205,7 +205,7 @@ func TestFailuresAreOneLineAndPanicsHaveTheirStackAfterIt(t *testing.T) {
 			`penstock: step 3: pipe: stage 1, micro-batch 0, layer "2", forward: panic: out of luck`, true},
 	} {
 		var stderr strings.Builder
-		tell(&stderr, row.err)
+		printError(&stderr, row.err)
 		line, rest, _ := strings.Cut(stderr.String(), "\n")
 		if line != row.line {
 			t.Errorf("got  %s\nwant %s", line, row.line)

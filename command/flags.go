@@ -1,18 +1,28 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
 	"math"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"penstock.example/internal/arg"
+	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -25,8 +35,7 @@ type trainFlags struct {
 	weights weightFlags
 
 	stages, virtual        int
-	schedule, planned      string                 // names or files; "" is none
-	decided                bool                   // the plan of auto has set its flags
+	schedule, planFlag     string                 // names or files; "" is none
 	allThreads, anyThreads bool                   // --threads all, and no --threads
 	config                 pipe.Config            // a nil Balance is found by timing the layers
 	limit                  int64                  // bytes; 0 is none
@@ -49,7 +58,7 @@ type trainFlags struct {
 	out, dashboardAt, tensorboard, traceFile, format string
 	resume, autoresume, changedData                  bool
 	saveEvery, testEvery                             int64
-	newest                                           int // checkpoints that are kept
+	keep                                             int // number of newest checkpoints
 }
 
 // groupFlags say which process of which group this one is. Launchers say it in the environment.
@@ -70,7 +79,7 @@ type weightFlags struct {
 func (f *trainFlags) register(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.SortFlags = false
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	option.Path(s, &f.weights.init, "init", "`FILE` of safetensors with the weights to start from")
 	s.StringArrayVar(&f.weights.rename, "init-rename", nil,
 		"`OLD=NEW` parts of the names in --init; may be repeated")
@@ -102,10 +111,20 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		strings.Join(scheduleNames(), ", ")+"; or a file with a program (default gpipe)")
 	option.Count(s, &f.virtual, "virtual", 0,
 		"`N` stages on each device (default 2 if --schedule uses several)")
-	option.Path(s, &f.planned, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
+	option.Path(s, &f.planFlag, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"update running statistics of batch norms once a batch, not once a micro-batch")
-	threadsFlag(s, &f.config.Threads, &f.allThreads)
+	f.config.Threads = 1
+	s.Var(&option.Value{Read: func(text string) (err error) {
+		if f.allThreads = text == "all"; f.allThreads {
+			return nil
+		}
+		if err = arg.Whole(&f.config.Threads, 1, system.MaxThreads)(text); err != nil {
+			err = fmt.Errorf("%w, or all", err)
+		}
+		return err
+	}}, "threads", "`N` threads of each device; or all, its share of the cores (default 1, or more if "+
+		"measured to be faster)")
 	f.numerics.register(s)
 	option.Section(s, "Pipeline")
 
@@ -146,7 +165,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.changedData, "changed-data", false, "let --resume go on with other samples than before")
 	option.Count(s, &f.saveEvery, "save-every", 0, "save every `N` steps (default: after each epoch)")
 	option.Count(s, &f.testEvery, "test-every", 0, "test every `N` steps and at the end")
-	option.Count(s, &f.newest, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
+	option.Count(s, &f.keep, "keep", 2, "keep the `N` newest checkpoints, and the best of --validate")
 	option.Path(s, &f.tensorboard, "tensorboard", "`DIR` for event files of TensorBoard")
 	option.Address(s, &f.dashboardAt, "dashboard", "127.0.0.1", "`HOST:PORT` of a page that shows the run")
 	option.Path(s, &f.traceFile, "trace", "`FILE` for a step's timeline: Chrome trace, or picture with .svg")
@@ -203,7 +222,7 @@ func (f *rateFlag) read(text string) error {
 	return arg.Set(f.name, settings[f.name], []string{f.options})
 }
 
-func namesFlags(s *pflag.FlagSet, f *modelFlags) {
+func (f *modelFlags) register(s *pflag.FlagSet) {
 	modelFlag(s, &f.modelName)
 	s.StringArrayVar(&f.settings, "set", nil, "`NAME=VALUE,...` options of the model; see penstock models NAME")
 	f.lora.register(s)
@@ -229,7 +248,7 @@ func limitFlag(s *pflag.FlagSet, to *int64) {
 	option.Size(s, to, "memory-limit", "most memory of each device, as `SIZE` such as 512MiB (default none)")
 }
 
-// gpuFlags say how GPUs compute, in training and in measuring for it.
+// gpuFlags say how GPUs compute.
 type gpuFlags struct{ deterministic, tf32 bool }
 
 func (f *gpuFlags) register(s *pflag.FlagSet) {
@@ -240,7 +259,7 @@ func (f *gpuFlags) register(s *pflag.FlagSet) {
 
 func (f gpuFlags) check(s *pflag.FlagSet, devices []torch.Device) error {
 	gpu := slices.ContainsFunc(devices, func(d torch.Device) bool { return d.Kind != torch.KindCPU })
-	return checkPair(s, gpu, "a GPU among --devices", "deterministic", "tf32")
+	return refuseWithout(s, gpu, "a GPU among --devices", "deterministic", "tf32")
 }
 
 // apply must come before anything is computed.
@@ -279,4 +298,121 @@ func readDevice(word string) (torch.Device, error) {
 		err = errors.New(message(err))
 	}
 	return d, err
+}
+
+const flagsFile = "config.toml"
+
+// neverSaved are flags that are not kept in --out for --resume.
+var neverSaved = []string{"resume", "autoresume", "changed-data"}
+
+var neverInFiles = []string{"config", "help", "rank", "processes", "rendezvous"}
+
+func configurable(cmd *cobra.Command) *cobra.Command {
+	var file string
+	option.Path(cmd.Flags(), &file, "config", "`FILE` of default flags in TOML, such as batch = 64")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if file != "" {
+			err = readConfig(cmd, file, nil)
+		}
+		if err != nil {
+			return badUsage("--config %w", err)
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// exclusiveFlags has groups of flags. A given flag overrides all saved flags of its group.
+var exclusiveFlags = [][]string{{"steps", "epochs"},
+	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
+
+func readSaved(cmd *cobra.Command, out string) error {
+	file := filepath.Join(out, flagsFile)
+	if _, err := os.Stat(file); out == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var without []string
+	for _, group := range exclusiveFlags {
+		if slices.ContainsFunc(group, cmd.Flags().Changed) {
+			without = append(without, group...)
+		}
+	}
+	err := readConfig(cmd, file, func(name string) bool { return !slices.Contains(without, name) })
+	if err != nil {
+		err = badUsage("--resume: %w", err)
+	}
+	return err
+}
+
+// readConfig sets the flags in a file for which use is true; a nil use is true for all.
+func readConfig(cmd *cobra.Command, file string, use func(name string) bool) error {
+	s := cmd.Flags()
+	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {
+		if len(text) > disk.MaxFlags {
+			return nil, fmt.Errorf("it has %d bytes; want at most %d", len(text), disk.MaxFlags)
+		}
+		return settings, toml.Unmarshal(text, &settings)
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		if use != nil && !use(name) {
+			continue
+		}
+		if s.Lookup(name) == nil || slices.Contains(neverInFiles, name) {
+			return fmt.Errorf("%s: %s is no flag there; want flags of %s, without --", file, name,
+				cmd.CommandPath())
+		}
+		if err := setFlag(s, name, settings[name]); err != nil {
+			return fmt.Errorf("%s: %w", file, disk.Short(flagError(cmd, err)))
+		}
+	}
+	return nil
+}
+
+// setFlag sets a flag to a value in TOML, unless the flag is given. The elements of an array are joined by
+// commas, or set one by one if the flag may be repeated.
+func setFlag(s *pflag.FlagSet, name string, value any) (err error) {
+	if s.Changed(name) {
+		return nil
+	}
+	elements, several := value.([]any)
+	if !several {
+		elements = []any{value}
+	}
+	var texts []string
+	for _, e := range elements {
+		texts = append(texts, fmt.Sprint(e))
+	}
+	if s.Lookup(name).Value.Type() != option.Repeated {
+		texts = []string{strings.Join(texts, ",")}
+	}
+	for _, text := range texts {
+		err = cmp.Or(err, s.Set(name, text))
+	}
+	return err
+}
+
+// plainValue matches values that TOML has without quotes.
+var plainValue = regexp.MustCompile(`^(true|false|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?)$`)
+
+// effectiveConfig returns the flags that were given, as a file for --config.
+func effectiveConfig(cmd *cobra.Command) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s --config %s\n", cmd.CommandPath(), flagsFile)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		list, several := f.Value.(pflag.SliceValue)
+		switch text := f.Value.String(); {
+		case slices.Contains(neverInFiles, f.Name), slices.Contains(neverSaved, f.Name):
+		case several:
+			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: list.GetSlice()}) // texts can be encoded
+		case plainValue.MatchString(text):
+			fmt.Fprintf(&b, "%s = %s\n", f.Name, text)
+		default:
+			_ = toml.NewEncoder(&b).Encode(map[string]any{f.Name: text})
+		}
+	})
+	return b.Bytes()
 }

@@ -24,12 +24,12 @@ import (
 	"penstock.example/train"
 )
 
-// configFile describes a model in a folder of Hugging Face's layout.
-const configFile = "config.json"
+// modelConfig describes a model in a folder of Hugging Face's layout.
+const modelConfig = "config.json"
 
 // smallFiles are the files of such a folder besides its weights. A run copies them to its directory, so
 // that it needs the folder no more.
-var smallFiles = []string{configFile, "generation_config.json", "preprocessor_config.json",
+var smallFiles = []string{modelConfig, "generation_config.json", "preprocessor_config.json",
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
 	"merges.txt", "tokenizer.model", "chat_template.jinja"}
 
@@ -37,7 +37,7 @@ var smallFiles = []string{configFile, "generation_config.json", "preprocessor_co
 // directory, "" is none.
 func modelFolder(name, dir string) string {
 	if copied := filepath.Join(dir, "model"); dir != "" && models.IsFolder(name) {
-		if _, err := os.Stat(filepath.Join(copied, configFile)); err == nil {
+		if _, err := os.Stat(filepath.Join(copied, modelConfig)); err == nil {
 			return copied
 		}
 	}
@@ -50,13 +50,10 @@ func copySmallFiles(to, from string) error {
 	}
 	for _, name := range smallFiles {
 		content, err := disk.Read(filepath.Join(from, name), disk.MaxJSON)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
 		if err == nil {
 			err = writeFile(filepath.Join(to, name), content)
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -75,7 +72,7 @@ func modelFlag(s *pflag.FlagSet, to *string) {
 			return nil
 		}
 		err := named(text)
-		if _, missing := os.Stat(filepath.Join(text, configFile)); err != nil && missing == nil {
+		if _, missing := os.Stat(filepath.Join(text, modelConfig)); err != nil && missing == nil {
 			err = fmt.Errorf("%w; the folder is ./%s", err, text)
 		}
 		return err
@@ -141,7 +138,7 @@ func freeze(model *nn.Sequential, trainOnly []string) error {
 
 // folderOrCheckpoint opens a checkpoint, or a folder with a model as a checkpoint without a run.
 func folderOrCheckpoint(dir string, best bool) (*train.Checkpoint, error) {
-	if _, err := os.Stat(filepath.Join(dir, configFile)); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, modelConfig)); err != nil {
 		return findCheckpoint(dir, best)
 	}
 	if !models.IsFolder(dir) {
@@ -155,7 +152,7 @@ func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) e
 	if err := copySmallFiles(out, t.folder); err != nil {
 		return err
 	}
-	path := filepath.Join(out, configFile)
+	path := filepath.Join(out, modelConfig)
 	content, err := disk.Read(path, disk.MaxJSON)
 	if err != nil {
 		return err
@@ -189,7 +186,7 @@ func exportFolder(out, dtype string, t *trained, tensors []safetensors.Tensor) e
 }
 
 func endTokens(folder string) (ends []int64) {
-	for _, name := range []string{"generation_config.json", configFile} {
+	for _, name := range []string{"generation_config.json", modelConfig} {
 		var one struct {
 			EOS *int64 `json:"eos_token_id"`
 		}

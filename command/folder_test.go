@@ -32,7 +32,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 		content := mustRead(t, path)
 		return content
 	}
-	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, configFile)), &config))
+	noerr.Do(t, json.Unmarshal(read(filepath.Join("../models/testdata/folders", of, modelConfig)), &config))
 	if of != "vit" {
 		config["vocab_size"], config["eos_token_id"] = 380, 0
 	}
@@ -41,7 +41,7 @@ func writeFolderAt(t *testing.T, folder, of string) string {
 	}
 	content, _ := json.Marshal(config)
 	noerr.Do(t, os.Mkdir(folder, 0o777))
-	for name, content := range map[string][]byte{configFile: content,
+	for name, content := range map[string][]byte{modelConfig: content,
 		"tokenizer.json": read(fixtureTokenizer + "/tokenizer.json")} {
 		mustWrite(t, filepath.Join(folder, name), string(content))
 	}
@@ -142,7 +142,7 @@ func TestFolderGetsANewHead(t *testing.T) {
 	says(t, strings.Join(strings.Fields(string(state)), ""), `"mean":[0.1,0.2,0.3],"std":[0.4,0.5,0.6]`)
 	exported := filepath.Join(t.TempDir(), "exported")
 	must(t, "export", out, "--out", exported)
-	config := mustRead(t, filepath.Join(exported, configFile))
+	config := mustRead(t, filepath.Join(exported, modelConfig))
 	says(t, strings.Join(strings.Fields(string(config)), ""), `"id2label":{"0":"dark","1":"light"}`)
 	before, after := opened(t, filepath.Join(folder, "model.safetensors")), opened(t, filepath.Join(exported,
 		"model.safetensors"))
@@ -212,14 +212,14 @@ func TestRefusesFolders(t *testing.T) {
 		"a tensor twice": {sharded(func(index string) string {
 			return strings.Replace(index, "{", `{"weight_map": {}, `, 1)
 		}, 0), "", []string{"index.json", "duplicate"}},
-		"another depth": {replaced(configFile, `"num_hidden_layers":2`, `"num_hidden_layers":1`), "",
+		"another depth": {replaced(modelConfig, `"num_hidden_layers":2`, `"num_hidden_layers":1`), "",
 			[]string{"FOLDER/model.safetensors is not of this model", "9 not in the model",
 				"want the config.json"}},
-		"another width": {replaced(configFile, `"intermediate_size":40`, `"intermediate_size":44`), "",
+		"another width": {replaced(modelConfig, `"intermediate_size":40`, `"intermediate_size":44`), "",
 			[]string{"6 of another shape", "[40 96] in the file and [44 96] in the model"}},
-		"a field of another model": {replaced(configFile, `"mlp_bias":false`, `"mlp_bias":true`), "",
+		"a field of another model": {replaced(modelConfig, `"mlp_bias":false`, `"mlp_bias":true`), "",
 			[]string{"FOLDER/config.json: mlp_bias is true; want it false"}},
-		"tokens beyond the vocabulary": {replaced(configFile, `"vocab_size":380`, `"vocab_size":370`), "",
+		"tokens beyond the vocabulary": {replaced(modelConfig, `"vocab_size":380`, `"vocab_size":370`), "",
 			[]string{"377", "want at most the 370 tokens"}},
 		"tokens beyond the weights": {replaced("tokenizer.json", `"added_tokens": [`,
 			`"added_tokens": [{"id":500,"content":"<x>"},`), "", []string{"501", "want at most the 380 tokens"}},
@@ -236,13 +236,13 @@ func TestRefusesFolders(t *testing.T) {
 		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
 			[]string{"--adapter", "of another shape"}},
 		"no data": {func(t *testing.T, folder string) {
-			text := filepath.Join(filepath.Dir(folder), configName) // of something else
+			text := filepath.Join(filepath.Dir(folder), flagsFile) // of something else
 			if err := os.WriteFile(text, []byte(`data = "text"`), 0o666); err != nil {
 				t.Fatal(err)
 			}
 			refuses(t, []string{"eval", folder}, exitUsage, "--data is needed")
-			os.Remove(filepath.Join(folder, configFile))
-		}, "", []string{configFile}},
+			os.Remove(filepath.Join(folder, modelConfig))
+		}, "", []string{modelConfig}},
 		"no folder": {nil, "--model ./nothing", []string{"nothing/config.json"}},
 		"no rank":   {nil, "--lora r=0", []string{"want a whole number from 1"}},
 	} {
@@ -268,7 +268,13 @@ func TestRefusesFolders(t *testing.T) {
 			if row.change != nil {
 				text := textFile(t, "text.txt", strings.Repeat("The stages of the pipeline are busy. ", 60))
 				refuses(t, []string{"predict", folder, "--prompt", "boats"}, exitUsage, folder)
-				refuses(t, []string{"eval", folder, "--data", "text", "--data-dir", text}, exitUsage, folder)
+				eval := []string{"eval", folder, "--data", "text", "--data-dir", text}
+				refuses(t, eval, exitUsage, folder)
+				for _, refused := range [][]string{args, eval} { // neither can rename, skip or load in part
+					if r := command(t, refused...); strings.Contains(r.stderr, "skip them") {
+						t.Errorf("%q: %s", refused, r.stderr)
+					}
+				}
 			}
 		})
 	}

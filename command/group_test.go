@@ -102,7 +102,8 @@ func TestGroupsThatAreRefused(t *testing.T) {
 // Facts are the flags that processes must have in common; paths may differ.
 func TestFactsOfARun(t *testing.T) {
 	of := func(args ...string) map[string]string {
-		return noerr.Get(groupOf(t, threeOf4, args...))(t).common
+		o := noerr.Get(groupOf(t, threeOf4, args...))(t)
+		return o.commonFlags()
 	}
 	plain := of()
 	if got := of("--seed", "7"); got["--seed"] != "7" || plain["--seed"] != "" ||

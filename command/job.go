@@ -19,6 +19,7 @@ import (
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/optim"
@@ -43,16 +44,16 @@ type job struct {
 	pipe           *pipe.Pipe
 	loop           train.Loop
 	show           *reporter
-	peaks          highest
+	peaks          peakBytes
 	recorded       int64           // recorded step; 0 is none
 	writers        metrics.Writers // of rank 0: files and the dashboard
 	epoch          int             // of the last step
 	listener       net.Listener    // of the dashboard; nil is none
-	live           *report.Live    // serves it, and is closed with writers; nil before it is open
-	page           *report.Run     // of the recorded step; nil before it
-	saved          int64           // step of the newest checkpoint in --out; 0 is none
-	unsaved        bool            // saving failed
-	endedWithPeers bool            // all processes end here, so none needs to be told
+	live           *report.Live    // the dashboard, one of writers; nil until it is served
+	page           *report.Run     // of the recorded step; nil until it is recorded
+	savedStep      int64           // step of the newest checkpoint in --out; 0 is none
+	saveFailed     bool            // saving failed
+	endedWithPeers bool            // the other processes end, too, and need not be told
 	timingWarned   bool            // of uncertain times
 	lighter        [][]int         // cuts to try if the first one does not fit
 	unlock         func() error    // releases --out; nil without --out
@@ -72,7 +73,7 @@ func openJob(ctx context.Context, o runOptions, stderr io.Writer) (*job, error) 
 	}
 	if err == nil {
 		err = inTurn(ctx, stderr, j.chooseThreads, j.limitMemory, j.findBalance, j.openPipe, j.openLoop,
-			j.planMemory, j.placePipe, j.openMeasures, j.serveDashboard)
+			j.planMemory, j.placePipe, j.openMetrics, j.serveDashboard)
 	}
 	if err == nil {
 		return j, nil
@@ -131,7 +132,7 @@ func (j *job) openData(context.Context, io.Writer) (err error) {
 	}
 	j.training, j.test = sets.training, sets.test
 	info := j.training.Info()
-	m, err := j.measured(&info)
+	m, err := j.fitModel(&info)
 	if j.model = m.Sequential; err == nil {
 		err = freeze(j.model, j.weights.trainOnly)
 	}
@@ -251,9 +252,9 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	if j.config.Balance != nil {
 		return nil
 	}
-	config := j.measuring(profile.Config{
+	config := j.measureConfig(profile.Config{
 		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
-		Devices: j.devicesOfEach(), Threads: j.config.Threads,
+		Devices: j.devicesPerProcess(), Threads: j.config.Threads,
 		// a limit that is enough can be named only after the cut
 		LiftLimit: slices.Contains(j.policy, pipe.Optimal)})
 	if n := len(j.config.DeviceNames()); j.program == "" && n*j.virtual == j.stages {
@@ -278,7 +279,7 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	return nil
 }
 
-func (j *job) measuring(c profile.Config) train.MeasureConfig {
+func (j *job) measureConfig(c profile.Config) train.MeasureConfig {
 	c.Seed, c.Autocast, c.Clock = j.config.Seed, j.config.Autocast, clock
 	c.Loss = trainingLoss(j.training.Info().Task())
 	rows := (j.batch + j.replicas - 1) / j.replicas // of a batch, in each replica
@@ -307,22 +308,12 @@ func (j *job) openPipe(context.Context, io.Writer) (err error) {
 }
 
 func (j *job) placePipe(context.Context, io.Writer) error {
-	if w := &j.weights; j.from == nil && w.init != "" {
-		w.rules.Unfilled = true
-		if _, err := nn.CheckWeights(w.init, j.model, w.rules); err != nil {
-			return err
-		}
+	if j.from == nil {
+		return j.weights.place(j.pipe)
 	}
 	err := j.pipe.Place()
-	switch {
-	case err != nil:
-	case j.from != nil:
+	if err == nil {
 		err = j.from.Restore(j.pipe, j.loop.Optimizer)
-	case j.weights.init != "":
-		err = loadWeights(j.weights.init, j.pipe.Model(), j.weights.rules)
-	}
-	if err == nil && j.from == nil && j.weights.adapter != "" {
-		err = loadWeights(j.weights.adapterFile(), nn.Adapters(j.pipe.Model()), nn.WeightsConfig{})
 	}
 	return err
 }
@@ -369,4 +360,95 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 		return err
 	}
 	return l.Check()
+}
+
+func (j *job) store() train.Store { return train.Store{Dir: j.out, Keep: j.keep, Group: j.group} }
+
+func (j *job) openStore(context.Context, io.Writer) (err error) {
+	if j.out == "" {
+		return nil
+	}
+	store := j.store()
+	j.unlock, err = store.Lock() // another run might remove the checkpoint that is read
+	switch {
+	case errors.Is(err, train.ErrLocked):
+		return fmt.Errorf("another run uses --out %s; wait for its end, or choose another --out", j.out)
+	case err != nil:
+		return wrongInput(err)
+	}
+	if j.resume || j.autoresume || j.member.Restart > 0 { // a launcher restarts with the first command line
+		err := j.openCheckpoint()
+		switch none := errors.Is(err, train.ErrNoCheckpoint); {
+		case none && j.resume:
+			return wrongInput(err)
+		case !none:
+			return err
+		}
+	}
+	steps, err := store.Steps()
+	if err == nil && len(steps) > 0 {
+		err = badUsage("--out %s holds the checkpoint of a run, at step %d; go on from it with --resume, or "+
+			"choose another --out", j.out, steps[len(steps)-1])
+	}
+	return err
+}
+
+func (j *job) openCheckpoint() error {
+	from, err := j.store().Latest()
+	if err != nil {
+		return err
+	}
+	r := j.recipe
+	if j.planFlag == auto && j.world.Chunks == 0 { // the plan will decide it
+		r.Chunks = from.Recipe.Chunks
+	}
+	if j.changedData && r.Data.Name == from.Recipe.Data.Name {
+		r.Data = from.Recipe.Data
+	}
+	if err := from.Check(r, j.model); err != nil {
+		return wrongInput(err)
+	}
+	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
+	j.loop.Plateau, j.savedStep = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
+	return nil
+}
+
+// save saves the run in --out and returns the path of the checkpoint; "" without --out.
+func (j *job) save() (path string, err error) {
+	if j.out == "" {
+		return "", nil
+	}
+	// Metrics come first, so that each saved step has its line on disk.
+	unwritten := j.writers.Sync()
+	path, err = j.store().Save(j.loop.Progress(), j.recipe, j.model, j.loop.Optimizer)
+	if j.saveFailed = err != nil; !j.saveFailed {
+		j.savedStep = j.loop.Step
+	}
+	return path, cmp.Or(err, unwritten)
+}
+
+func (j *job) tellStart(stderr io.Writer) error {
+	text, was, now := "going on from "+j.from.Path, j.from.Recipe, j.recipe
+	if was.Chunks != now.Chunks { // by --plan auto
+		text += fmt.Sprintf("; --chunks %d instead of %d, so results differ", now.Chunks, was.Chunks)
+	}
+	before, after := settingsOf(was.Data), settingsOf(now.Data)
+	if before["fingerprint"] != after["fingerprint"] {
+		text += fmt.Sprintf("; other data: %v samples instead of %v", after["samples"], before["samples"])
+	}
+	now.Kernels = system.KernelNames()
+	changes, err := j.from.Changes(now)
+	for _, c := range changes {
+		name := "--" + strings.ReplaceAll(c.Field[strings.LastIndexByte(c.Field, '.')+1:], "_", "-")
+		if library, kernels := strings.CutPrefix(c.Field, "kernels."); kernels {
+			name = "kernels of " + library
+		}
+		text += fmt.Sprintf("; %s %s instead of %s", name, strings.Trim(c.Given, `[]"`), strings.Trim(c.Saved,
+			`[]"`))
+		if name == "--threads" || name == "--replicas" || name[0] != '-' {
+			text += ", so the last bits differ"
+		}
+	}
+	fmt.Fprintln(stderr, text)
+	return err
 }

@@ -1,4 +1,4 @@
-// Package command is the command penstock, for models and data sets of one's own as well.
+// Package command is the command penstock. A program can add models and data sets of its own.
 package command
 
 import (
@@ -50,50 +50,52 @@ func (m Model) register() error {
 // Data is a data set of one's own for --data. See [data.Register].
 type Data struct {
 	Name  string
-	Tasks []data.Task // that its samples may have
+	Tasks []data.Task // the possible tasks of its samples
 	// Open opens the set, with the path of --data-dir or "".
 	Open func(path string, o data.Options) (train, test data.Dataset, err error)
 }
 
 func (d Data) register() error { return data.Register(d.Name, d.Tasks, d.Open) }
 
-var ownName = "penstock"
+var programName = "penstock"
 
-var namesProgram = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
+var penstockVerb = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
 
-// named has the program's name in place of penstock before verbs.
-func named(text string) string { return namesProgram.ReplaceAllString(text, ownName+"$1") }
+// withProgramName replaces penstock before a verb by the program's name.
+func withProgramName(text string) string {
+	return penstockVerb.ReplaceAllString(text, programName+"$1")
+}
 
 // Main runs the command line of this process and ends it. Each own is a [Model] or a [Data], which all verbs
 // know beside the built-in ones. A run in several processes starts this program in each.
 func Main(own ...interface{ register() error }) {
 	if len(own) > 0 {
-		ownName = filepath.Base(os.Args[0])
+		programName = filepath.Base(os.Args[0])
 	}
 	for _, o := range own {
 		if err := o.register(); err != nil {
-			tell(os.Stderr, err)
+			printError(os.Stderr, err)
 			os.Exit(exitUsage)
 		}
 	}
 	// These signals ask for an orderly end. Ctrl-C again ends the process at once; others may be repeated.
-	asks := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
+	endSignals := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
-		asks = append(asks, syscall.SIGHUP)
+		endSignals = append(endSignals, syscall.SIGHUP)
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), asks...)
+	ctx, _ := signal.NotifyContext(context.Background(), endSignals...)
 	context.AfterFunc(ctx, func() {
 		signal.Reset(os.Interrupt)
 		if time.Sleep(patience); !losesWork.Load() {
 			fmt.Fprintf(os.Stderr, "%s: interrupted; it did not end within %v, and nothing is lost\n",
-				ownName, patience)
+				programName, patience)
 			os.Exit(exitFailed)
 		}
 	})
 	signal.Ignore(syscall.SIGPIPE) // a write to a closed stdout fails, and the run ends in order
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err := os.Stdout.Close(); err != nil && code == exitDone { // a failed write may be reported only here
-		fmt.Fprintln(os.Stderr, ownName+":", err)
+		fmt.Fprintln(os.Stderr, programName+":", err)
 		code = exitFailed
 	}
 	os.Exit(code)
@@ -102,7 +104,7 @@ func Main(own ...interface{ register() error }) {
 // patience is how long a process may take to end after a signal, unless losesWork is set.
 const patience = 5 * time.Second
 
-// losesWork is set when a process has work that it loses if it does not end in order.
+// losesWork is set when an abrupt end of the process would lose work.
 var losesWork atomic.Bool
 
 const (
@@ -119,7 +121,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := disk.CheckUTF8([]byte(strings.Join(args, " "))) // files that a run leaves keep no other text
+	err := disk.CheckUTF8([]byte(strings.Join(args, " "))) // a run's files have the arguments, in UTF-8
 	if err != nil {
 		err = badUsage("the command line, %w", err)
 	} else if err = root.ExecuteContext(ctx); err == nil {
@@ -131,7 +133,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if stop := ctx.Err(); stop != nil && errors.Is(err, stop) && !errors.As(err, new(*failedError)) {
 		err = errors.New("interrupted; nothing is written")
 	}
-	tell(stderr, err)
+	printError(stderr, err)
 	var launched *launch.Failure
 	switch {
 	case errors.As(err, new(*usageError)):
@@ -144,9 +146,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 var endlessWord = regexp.MustCompile(`(\S{1000})\S+`)
 
-// tell writes an error as one line, and the stack of a panic.
-func tell(stderr io.Writer, err error) {
-	fmt.Fprintln(stderr, ownName+":", endlessWord.ReplaceAllString(named(message(err)), "$1…"))
+// printError writes an error as one line, and the stack of a panic.
+func printError(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, programName+":", endlessWord.ReplaceAllString(withProgramName(message(err)), "$1…"))
 	if p := (*torch.PanicError)(nil); errors.As(err, &p) {
 		fmt.Fprintf(stderr, "\n%s", p.Stack)
 	}
@@ -160,7 +162,7 @@ func message(err error) string { return packagePrefix.ReplaceAllString(err.Error
 
 func newRoot(args []string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   ownName,
+		Use:   programName,
 		Short: "Train neural networks as pipelines of micro-batches",
 		Long: `Penstock cuts a network into stages, puts each on a device with its own memory limit, and
 trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
@@ -184,19 +186,25 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 	root.AddCommand(newTrain(args, os.Getenv, runTraining), newEval(), newPredict(), newExport(),
 		newTokenize(), configurable(newBalance()), configurable(newProfile()), configurable(newPlan()),
 		newRemat(), newSchedule(), newReport(), newCheckpoint(), newModels(), newLaunch(), newVersion())
-	nameIn(root)
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"}) // it is there
+	help.Args = func(_ *cobra.Command, args []string) error {
+		verb, rest, _ := root.Find(args) // all verbs check their arguments themselves
+		return noArguments(verb, rest)
+	}
+	useProgramName(root)
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		option.Complete(root) // only if asked, as cobra never frees completions
 	}
 	return root
 }
 
-// nameIn puts the program's name into the help of a command and its verbs.
-func nameIn(c *cobra.Command) {
-	c.Short, c.Long, c.Example = named(c.Short), named(c.Long), named(c.Example)
-	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = named(f.Usage) })
+// useProgramName puts the program's name into the help of a command and its verbs.
+func useProgramName(c *cobra.Command) {
+	c.Short, c.Long, c.Example = withProgramName(c.Short), withProgramName(c.Long), withProgramName(c.Example)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withProgramName(f.Usage) })
 	for _, verb := range c.Commands() {
-		nameIn(verb)
+		useProgramName(verb)
 	}
 }
 

@@ -13,11 +13,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"penstock.example/data"
 	"penstock.example/group"
-	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/system"
@@ -43,20 +41,6 @@ func warnOfTiming(w io.Writer, t profile.Timing) (warned bool) {
 	return text != ""
 }
 
-func threadsFlag(s *pflag.FlagSet, to *int, all *bool) {
-	*to = 1
-	s.Var(&option.Value{Read: func(text string) (err error) {
-		if *all = text == "all"; *all {
-			return nil
-		}
-		if err = arg.Whole(to, 1, system.MaxThreads)(text); err != nil {
-			err = fmt.Errorf("%w, or all", err)
-		}
-		return err
-	}}, "threads", "`N` threads of each device; or all, its share of the cores (default 1, or more if "+
-		"measured to be faster)")
-}
-
 // A run of at most fewMicroBatches has one thread on each device: timing threads would take longer than more
 // threads can save. Tests raise it, as bits depend on threads.
 var fewMicroBatches int64 = 100
@@ -67,11 +51,11 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	if !j.allThreads && !j.anyThreads {
 		return nil
 	}
-	cores, err := j.coresOfEach(ctx)
+	cores, err := j.coresPerProcess(ctx)
 	if err != nil {
 		return err
 	}
-	most, device := coresFor(cores, j.devicesOfEach()), j.config.Devices[0]
+	most, device := coresFor(cores, j.devicesPerProcess()), j.config.Devices[0]
 	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
 	switch {
 	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
@@ -85,7 +69,7 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 		return nil
 	default:
 		t, err := train.ThreadsByTime(ctx, j.model, j.training, most,
-			j.measuring(profile.Config{Device: device, Peer: device}))
+			j.measureConfig(profile.Config{Device: device, Peer: device}))
 		if err != nil {
 			return err
 		}
@@ -100,8 +84,8 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 
 func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), system.MaxThreads) }
 
-// devicesOfEach returns the largest number of devices of a process.
-func (j *job) devicesOfEach() int {
+// devicesPerProcess returns the largest number of devices of a process.
+func (j *job) devicesPerProcess() int {
 	devices := j.stages / max(j.virtual, 1)
 	if given := j.config.Devices; len(given) > 0 {
 		devices = len(j.config.DeviceNames())
@@ -110,17 +94,17 @@ func (j *job) devicesOfEach() int {
 	return (devices*max(j.replicas, 1) + members - 1) / members
 }
 
-type highest []int64
+type peakBytes []int64
 
-func (h *highest) add(s train.StepInfo) {
-	*h = append(*h, make(highest, len(s.Peak)-len(*h))...)
+func (h *peakBytes) add(s train.StepInfo) {
+	*h = append(*h, make(peakBytes, len(s.Peak)-len(*h))...)
 	for i, peak := range s.Peak {
 		(*h)[i] = max((*h)[i], peak)
 	}
 }
 
 // safeLimit returns a memory limit of each device that is enough for the run, whichever stage runs ahead.
-func (h highest) safeLimit(p *pipe.Pipe) []int64 {
+func (h peakBytes) safeLimit(p *pipe.Pipe) []int64 {
 	if h == nil {
 		return nil
 	}
@@ -160,7 +144,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-// mostRows is the rows of the largest batch of training, or of all replicas' batches in an evaluation.
+// mostRows returns the rows of the largest batch. In an evaluation each replica has all samples.
 func (j *job) mostRows() int {
 	most := max(j.training.Len(), j.replicas*j.test.Len())
 	if j.heldOut != nil {
@@ -254,16 +238,16 @@ func describePlanned(p *plan.Plan, device int) string {
 		100*max(d.Time-d.Once, 0)/d.Once)
 }
 
-// measuredModel is a model without weights that fits samples.
-type measuredModel struct {
+// fittedModel is a model without weights that fits samples.
+type fittedModel struct {
 	*nn.Sequential
 	options models.Options
 	chosen  map[string]any // options for the recipe
 	samples data.Info
 }
 
-// measured makes the model of checked flags for these samples; nil is the model's usual samples.
-func (f *modelFlags) measured(samples *data.Info) (m measuredModel, err error) {
+// fitModel makes the model of checked flags for these samples; nil is the model's usual samples.
+func (f *modelFlags) fitModel(samples *data.Info) (m fittedModel, err error) {
 	if samples == nil {
 		samples = f.usualSamples()
 	}
@@ -300,7 +284,7 @@ func (f *modelFlags) usualSamples() *data.Info {
 	return s
 }
 
-func (m measuredModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
+func (m fittedModel) measure(cmd *cobra.Command, rows int, config profile.Config) (profile.Profile, error) {
 	show := progress.New(cmd.ErrOrStderr(), "measuring", "layers")
 	config.Progress = show.At
 	measured, err := train.Measure(cmd.Context(), m.Sequential, train.MadeUp(m.samples, rows, config.Seed),

@@ -18,6 +18,7 @@ import (
 	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
+	"penstock.example/pipe"
 	"penstock.example/torch"
 )
 
@@ -176,12 +177,12 @@ var tasks = map[models.Kind][]data.Task{
 
 func (f *modelFlags) checkData(s *pflag.FlagSet) error {
 	if f.dataName == "" {
-		return checkPair(s, false, "--data NAME", dataOnly...)
+		return refuseWithout(s, false, "--data NAME", dataOnly...)
 	}
 	offered, err := data.Tasks(f.dataName)
 	err = cmp.Or(err,
-		checkPair(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
-		checkPair(s, f.dataName != "synthetic", "--data that is read from files", "data-dir"))
+		refuseWithout(s, slices.Contains(windowed, f.dataName), "--data text, tokens or jsonl", "window"),
+		refuseWithout(s, f.dataName != "synthetic", "--data that is read from files", "data-dir"))
 	wanted := tasks[f.info.Kind]
 	fits := func(t data.Task) bool { return slices.Contains(wanted, t) }
 	switch {
@@ -259,37 +260,16 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	return o, chosen, nil
 }
 
-// matchInit compares the weights that a new run starts from with the model, and prints a summary. They are in
-// the file of --init, or else in the model's folder, and in the folder of --adapter.
-func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
+// matchInit matches the weights that a new run starts from.
+func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	if j.from != nil {
 		return nil
 	}
-	w, flag := &j.weights, "--init"
-	remedy := "rename by --init-rename OLD=NEW, skip by --init-skip NAME, or load a part by --init-partial"
-	if w.init == "" && models.IsFolder(j.modelName) {
-		flag, remedy = "--model", "want the config.json and the weights of one model"
-		if w.init, w.rules, err = models.Weights(j.modelName, j.model); err != nil {
-			return wrongInput(fmt.Errorf("--model: %w", err))
-		}
+	flag, w := "--init", &j.weights
+	if w.init == "" {
+		flag = "--model"
 	}
-	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
-		report, err := nn.CheckWeights(path, m, rules)
-		if errors.As(err, new(*nn.WeightsError)) {
-			return badUsage("%s %s\n  %s", flag, strings.TrimPrefix(err.Error(), "nn: "), remedy)
-		} else if err != nil {
-			return wrongInput(fmt.Errorf("%s: %w", flag, err))
-		}
-		fmt.Fprintf(stderr, "%s %s: %v\n", flag, path, report)
-		return nil
-	}
-	if w.init != "" {
-		err = check(flag, w.init, j.model, w.rules, remedy)
-	}
-	if err == nil && w.adapter != "" {
-		err = check("--adapter", w.adapterFile(), nn.Adapters(j.model), nn.WeightsConfig{},
-			"want an adapter of this model, and no --lora that differs from it")
-	}
+	err := w.match(flag, j.modelName, j.model, stderr)
 	for _, p := range nn.State(j.model) {
 		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(w.rules.Skip, p.Name) &&
 			!p.Trainable() {
@@ -300,7 +280,56 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) (err error) {
 	return err
 }
 
-func (w weightFlags) adapterFile() string { return filepath.Join(w.adapter, models.AdapterWeights) }
+// match compares weights with a model and prints a summary. They are in the file of --init, or else in the
+// model's folder, and in the folder of --adapter. flag names the file or the model's folder in errors.
+func (w *weightFlags) match(flag, name string, model *nn.Sequential, to io.Writer) (err error) {
+	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
+		report, err := nn.CheckWeights(path, m, rules)
+		if e := (*nn.WeightsError)(nil); errors.As(err, &e) {
+			return badUsage("%s %s is not of this model:\n  * %s\n  %s", flag, path,
+				strings.Join(e.Problems, "\n  * "), remedy)
+		} else if err != nil {
+			return wrongInput(fmt.Errorf("%s: %w", flag, err))
+		}
+		fmt.Fprintf(to, "%s %s: %v\n", flag, path, report)
+		return nil
+	}
+	remedy := "rename by --init-rename OLD=NEW, skip by --init-skip NAME, or load a part by --init-partial"
+	if w.init == "" && models.IsFolder(name) {
+		remedy = "want the config.json and the weights of one model"
+		if w.init, w.rules, err = models.Weights(name, model); err != nil {
+			return wrongInput(fmt.Errorf("%s: %w", flag, err))
+		}
+	}
+	if w.init != "" {
+		err = check(flag, w.init, model, w.rules, remedy)
+	}
+	if err == nil && w.adapter != "" {
+		err = check("--adapter", w.adapterFile(), nn.Adapters(model), nn.WeightsConfig{},
+			"want an adapter of this model, and no --lora that differs from it")
+	}
+	return err
+}
+
+func (w *weightFlags) adapterFile() string { return filepath.Join(w.adapter, models.AdapterWeights) }
+
+// place places a pipe with the weights that were matched.
+func (w *weightFlags) place(p *pipe.Pipe) error {
+	if w.init != "" {
+		w.rules.Unfilled = true
+		if _, err := nn.CheckWeights(w.init, p.Model(), w.rules); err != nil {
+			return err
+		}
+	}
+	err := p.Place()
+	if err == nil && w.init != "" {
+		err = loadWeights(w.init, p.Model(), w.rules)
+	}
+	if err == nil && w.adapter != "" {
+		err = loadWeights(w.adapterFile(), nn.Adapters(p.Model()), nn.WeightsConfig{})
+	}
+	return err
+}
 
 // loadWeights loads the parameters that exist.
 func loadWeights(path string, m nn.Module, rules nn.WeightsConfig) error {

@@ -59,7 +59,7 @@ type reporter struct {
 	state          string                           // of task
 	showEvaluation func(what string, done, all int) // without task
 	shown          time.Time                        // when progress was shown last
-	peaks          highest
+	peaks          peakBytes
 	took, speed    []float64 // of steps: milliseconds, samples a second
 }
 

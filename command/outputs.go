@@ -28,7 +28,7 @@ import (
 	"penstock.example/train"
 )
 
-func (j *job) openMeasures(context.Context, io.Writer) error {
+func (j *job) openMetrics(context.Context, io.Writer) error {
 	if j.member.Rank > 0 {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (j *job) openMeasures(context.Context, io.Writer) error {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
 		if err == nil {
 			j.writers = append(j.writers, log)
-			err = writeFile(filepath.Join(j.out, configName), j.effective)
+			err = writeFile(filepath.Join(j.out, flagsFile), j.effective)
 		}
 		if err == nil && models.IsFolder(j.modelName) {
 			err = copySmallFiles(filepath.Join(j.out, "model"), j.folder)
@@ -220,7 +220,7 @@ func (j *job) describeRun() report.Run {
 		batch += fmt.Sprintf(", %d batches in a step", j.accumulate)
 	}
 	facts := []report.Fact{
-		{Name: "Command", Value: strings.Join(append([]string{ownName}, j.args...), " ")},
+		{Name: "Command", Value: strings.Join(append([]string{programName}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
 		{Name: "Cut", Value: option.Joined(config.Balance) + " layers"},
 		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
@@ -261,13 +261,10 @@ The page is one file that loads nothing. It can be written while the run goes on
 train --dashboard shows it live.`,
 		Example: `  penstock report out/run --out report.html
   penstock report plan.json --out plan.html`,
-		Args: filesNamed("DIR, or PLAN,"),
+		Args: arguments("DIR, or PLAN,", "--out"),
 	}
 	return resultVerb(cmd, "`FILE` to write, of HTML", func(cmd *cobra.Command, args []string) (r result,
 		err error) {
-		if err := need(cmd.Flags(), "out"); err != nil {
-			return r, err
-		}
 		page, err := readPage(cmd, args[0])
 		if err != nil {
 			return r, err

@@ -35,7 +35,7 @@ func TestParameterGroups(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "out")
 	must(t, with(args, "--group", "*.bias:weight-decay=0", "--out", out)...)
-	must(t, "train", "--config", filepath.Join(out, configName), "--steps", "4", "--resume")
+	must(t, "train", "--config", filepath.Join(out, flagsFile), "--steps", "4", "--resume")
 	refuses(t, with(args, "--steps", "5", "--group", "*.bias:weight-decay=1", "--out", out, "--resume"),
 		exitUsage,
 		`optimizer.settings.group is ["*.bias:weight-decay=0"] there and ["*.bias:weight-decay=1"] here; `+

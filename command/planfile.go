@@ -61,9 +61,8 @@ func (p *foundPlan) line() planJSON {
 	line.Balance = p.Layers(b.Balance)
 	line.Train = map[string]string{
 		"model": f.modelName, "set": strings.Join(f.settings, ","), "lora": f.lora.String(),
-		"batch":     fmt.Sprint(f.batch),
-		"optimizer": f.optimizer, "momentum": fmt.Sprint(f.update.Momentum),
-		"train-only": strings.Join(f.trainOnly, ","), "autocast": f.autocast.String(),
+		"batch": fmt.Sprint(f.batch), "optimizer": f.optimizer, "autocast": f.autocast.String(),
+		"momentum": fmt.Sprint(f.config.Update.Momentum), "train-only": strings.Join(f.trainOnly, ","),
 		"balance": option.Joined(line.Balance), "stages": fmt.Sprint(len(b.Devices)), "schedule": b.Schedule,
 		"virtual": fmt.Sprint(b.Virtual), "chunks": fmt.Sprint(b.MicroBatches),
 		"threads": fmt.Sprint(b.Threads), "checkpoint": string(pipe.Optimal), "memory-limit": "",
@@ -157,35 +156,35 @@ func (p *foundPlan) bound() string {
 
 // takePlan sets flags from the file of --plan. With --plan auto applyAutoPlan sets them later.
 func (f *trainFlags) takePlan(cmd *cobra.Command) error {
-	if f.planned == "" || f.planned == auto {
+	if f.planFlag == "" || f.planFlag == auto {
 		return nil
 	}
-	line, err := readParsed(cmd, f.planned, parsePlan)
+	line, err := readParsed(cmd, f.planFlag, parsePlan)
 	if err != nil {
 		return badUsage("--plan %w; penstock plan --model --out writes plans", err)
 	}
-	return f.take(cmd.Flags(), line)
+	return f.setFromPlan(cmd.Flags(), line)
 }
 
-// take sets flags from a plan. A flag that is given must have the plan's value, except flags of data
-// and flags that --plan auto keeps.
-func (f *trainFlags) take(s *pflag.FlagSet, line planJSON) error {
+// setFromPlan sets flags from a plan. A flag that is given must have the plan's value, except flags of data.
+// With --plan auto a given flag keeps its value: the plan was made for it.
+func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
 	refuse := func(name, value string, why error) error {
-		return badUsage("--plan %s: %s is %s: %w", f.planned, name, value, why)
+		return badUsage("--plan %s: %s is %s: %w", f.planFlag, name, value, why)
 	}
 	for _, name := range slices.Sorted(maps.Keys(line.Train)) {
 		flag, has := s.Lookup(name), line.Train[name]
 		if flag == nil {
 			return refuse(name, has, errors.New("there is no such flag"))
 		}
-		given, self := strings.Trim(flag.Value.String(), "[]"), f.planned == auto
+		given, self := strings.Trim(flag.Value.String(), "[]"), f.planFlag == auto
 		switch {
 		case !flag.Changed && has == "", flag.Changed && (given == has || name == "data" ||
-			slices.Contains(dataOnly, name) || self && slices.Contains(keptByAuto, name)):
+			slices.Contains(dataOnly, name) || self && name != "devices"): // a plan may reorder devices
 			continue
-		case flag.Changed && !(self && name == "devices"): // a plan may reorder devices
+		case flag.Changed && !self:
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
-				name, given, f.planned, cmp.Or(has, "none"))
+				name, given, f.planFlag, cmp.Or(has, "none"))
 		}
 		values := []string{has}
 		if flag.Value.Type() == option.Repeated {
@@ -243,11 +242,8 @@ type madePlan struct {
 
 const auto = "auto" // value of --plan
 
-var keptByAuto = []string{"model", "set", "lora", "batch", "optimizer", "momentum", "train-only", "autocast",
-	"memory-limit", "chunks", "threads", "schedule"}
-
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
-	if o.planned != auto || o.decided {
+	if o.planFlag != auto {
 		return nil
 	}
 	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas", "threads"} {
@@ -269,23 +265,23 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 			*n[0] = *n[1]
 		}
 	}
-	if o.named = o.config.Devices; o.named == nil {
+	if o.autoDevices = o.config.Devices; o.autoDevices == nil {
 		return nil
 	}
-	list, err := readDevices(o.named)
+	list, err := readHardware(o.autoDevices)
 	for _, d := range list {
 		o.world.Devices += strings.TrimSpace(d.String()+" "+d.Hardware.Model) + ","
 	}
-	o.world.Stages, o.config.Devices = len(o.named), nil // the plan gives them their stages
+	o.world.Stages, o.config.Devices = len(o.autoDevices), nil // the plan gives them their stages
 	return err
 }
 
 // applyAutoPlan applies the plan of the checkpoint, or a new one if the circumstances have changed.
 func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
-	if j.planned != auto {
+	if j.planFlag != auto {
 		return nil
 	}
-	if j.world.Cores, err = j.coresOfEach(ctx); err != nil {
+	if j.world.Cores, err = j.coresPerProcess(ctx); err != nil {
 		return err
 	}
 	var saved madePlan
@@ -330,8 +326,8 @@ func (l planJSON) inFlags() string {
 		l.Chunks, l.Threads)
 }
 
-// coresOfEach returns the smallest number of cores of a process. Processes of a machine share its cores.
-func (j *job) coresOfEach(ctx context.Context) (int, error) {
+// coresPerProcess returns the smallest number of cores of a process. Processes of a machine share its cores.
+func (j *job) coresPerProcess(ctx context.Context) (int, error) {
 	type host struct {
 		Name  string
 		Cores int
@@ -356,12 +352,12 @@ func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.M
 	return m
 }
 
-// devicesOfEach returns how many devices of the plan a process has, where one has most.
-func (w planWorld) devicesOfEach() int { return (w.devices() + w.Processes - 1) / w.Processes }
+// devicesPerProcess returns the largest number of the plan's devices in a process.
+func (w planWorld) devicesPerProcess() int { return (w.devices() + w.Processes - 1) / w.Processes }
 
 // machine returns the machine of the plan: the cores of one process, or processes with links between them.
 func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
-	cores := max(w.Cores, w.devicesOfEach()*slices.Max(threads))
+	cores := max(w.Cores, w.devicesPerProcess()*slices.Max(threads))
 	if w.Processes == 1 {
 		return thisMachine(cores)
 	}
@@ -371,22 +367,23 @@ func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (planJSON, error) {
 	w, busy := j.world, runtime.NumCPU()
 	if w.devices() > 0 { // of the processes on this machine
-		busy = w.devicesOfEach() * min(max(busy/w.Cores, 1), w.Processes)
+		busy = w.devicesPerProcess() * min(max(busy/w.Cores, 1), w.Processes)
 	}
 	f := planFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
-		devices: j.named, chunks: w.Chunks, trainOnly: j.weights.trainOnly, update: j.update,
-		deferredBatchNorm: j.config.DeferredBatchNorm, busyDevices: busy, numerics: j.numerics,
+		devices: j.autoDevices, chunks: w.Chunks, trainOnly: j.weights.trainOnly, numerics: j.numerics,
+		config: train.PlanConfig{Update: j.update, AtWork: busy,
+			Pipe: pipe.Config{DeferredBatchNorm: j.config.DeferredBatchNorm}},
 		measureFlags: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName,
 			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
-	f.threadCounts = f.threadsToTry(w.Cores * w.Processes)
-	f.target = w.machine(f.threadCounts, between)
+	f.config.Threads = f.threadsToTry(w.Cores * w.Processes)
+	f.config.Machine = w.machine(f.config.Threads, between)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}
 	info := j.training.Info()
 	show := progress.New(stderr, "planning", "")
 	defer show.End()
-	m, err := j.measured(&info)
+	m, err := j.fitModel(&info)
 	if err != nil {
 		return planJSON{}, err
 	}

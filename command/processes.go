@@ -87,7 +87,7 @@ func (o runOptions) members() (all []runOptions) {
 	if o.grouped && o.membersHere == o.member.Size {
 		localGroups = group.Local(o.membersHere)
 	}
-	each := 0 // by how much the numbers of the devices of two replicas differ
+	each := 0 // device numbers of a replica
 	for _, d := range o.config.Devices {
 		each = max(each, d.Index+1)
 	}
@@ -133,10 +133,10 @@ func runMembers(members []runOptions, run func(runOptions) error) (first error) 
 var localFlags = []string{"rank", "rendezvous", "join-timeout", "data-dir", "dashboard", "format", "help",
 	"config"}
 
-// facts returns the given flags, which must be equal in all processes of a run. Paths may differ.
-func (o *runOptions) facts(s *pflag.FlagSet) map[string]string {
+// commonFlags returns the given flags, which must be equal in all processes of a run. Paths may differ.
+func (o *runOptions) commonFlags() map[string]string {
 	out := map[string]string{}
-	s.Visit(func(f *pflag.Flag) {
+	o.flags.Visit(func(f *pflag.Flag) {
 		text := f.Value.String()
 		if v, _ := f.Value.(*option.Value); v != nil && v.Path && f.Name != "schedule" && text != auto {
 			text = "a path"
@@ -174,7 +174,7 @@ func failGroup(g *group.Group, err error) error {
 	if g == nil || err == nil {
 		return err
 	}
-	if errors.As(err, new(*group.MemberError)) { // which says it in a moment
+	if errors.As(err, new(*group.MemberError)) { // the failure of the member itself follows
 		select {
 		case <-g.Failed():
 		case <-time.After(patience):
@@ -192,7 +192,7 @@ func (j *job) agree(ctx context.Context, _ io.Writer) error {
 	if j.group == nil {
 		return nil
 	}
-	facts := maps.Clone(j.common)
+	facts := j.commonFlags()
 	facts["penstock"], facts["libtorch"] = ownVersion(), torch.Version()
 	facts["data with the fingerprint"] = fmt.Sprint(settingsOf(j.recipe.Data)["fingerprint"])
 	err := train.Agree(ctx, j.group, facts)
@@ -254,7 +254,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	}
 	job := launch.Job{Path: program, Args: train, Stdout: stdout, Stderr: stderr, Restarts: restarts,
 		OnRestart: func(restart int, after *launch.Failure) {
-			fmt.Fprintf(stderr, "%s: %s; starting again, restart %d of %d\n", ownName, message(after),
+			fmt.Fprintf(stderr, "%s: %s; starting again, restart %d of %d\n", programName, message(after),
 				restart, restarts)
 		}}
 	common := append(os.Environ(), token+"="+cmp.Or(os.Getenv(token), rand.Text()))
@@ -282,7 +282,7 @@ func checkLine(args, environment []string) error {
 		values[name] = value
 	}
 	getenv := func(name string) string { return values[name] }
-	root := &cobra.Command{Use: ownName, SilenceErrors: true, SilenceUsage: true}
+	root := &cobra.Command{Use: programName, SilenceErrors: true, SilenceUsage: true}
 	root.SetFlagErrorFunc(flagError)
 	verb := newTrain(args, getenv, func(*cobra.Command, runOptions) error { return nil })
 	if args[0] == "eval" { // flags alone: the rest is in the checkpoint

@@ -61,7 +61,7 @@ do. To plan for one device alone, give --devices 1.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	option.Count(s, &size, "size", 0, "`N` pixels of an image's height and width, short for --set size=N")
 	option.Count(s, &batch, "batch", 32, "`N` samples in a batch")
 	option.Whole(s, &devices, "devices", 0, 1, torch.MaxCPU,
@@ -78,7 +78,7 @@ do. To plan for one device alone, give --devices 1.`,
 			if err := f.check(cmd.Flags()); err != nil {
 				return r, err
 			}
-			m, err := f.measured(nil)
+			m, err := f.fitModel(nil)
 			if err != nil {
 				return r, err
 			}
@@ -107,7 +107,14 @@ do. To plan for one device alone, give --devices 1.`,
 			}
 			_, least, err := leastLimit(c.Chain)
 			r.line, r.text = r.file, func(w io.Writer) {
-				showChain(w, c)
+				row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY",
+					"GRADIENT", "WEIGHTS")
+				for i, l := range c.Layers {
+					row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
+						formatBytes(l.Output), formatBytes(l.Saved),
+						formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)),
+						formatBytes(l.Gradient), formatBytes(l.WeightGradient))
+				}
 				fmt.Fprintf(w, "\n%s on %d samples of %v: %d layers\n", f.modelName, batch,
 					m.samples.Input.Shape, layers)
 				if c.Prologue > 0 {
@@ -123,17 +130,6 @@ do. To plan for one device alone, give --devices 1.`,
 			}
 			return r, err
 		})
-}
-
-func showChain(w io.Writer, c profile.Chain) {
-	row(w, "", "LAYER", "FORWARD", "NO GRADIENT", "BACKWARD", "OUTPUT", "SAVED", "TEMPORARY",
-		"GRADIENT", "WEIGHTS")
-	for i, l := range c.Layers {
-		row(w, i, l.Name, micros(l.Forward), micros(l.ForwardNoGrad), micros(l.Backward),
-			formatBytes(l.Output), formatBytes(l.Saved),
-			formatBytes(max(l.ForwardTmp, l.ForwardNoGradTmp, l.BackwardTmp)), formatBytes(l.Gradient),
-			formatBytes(l.WeightGradient))
-	}
 }
 
 type balanceFlags struct {
@@ -163,7 +159,7 @@ state, and activations.`,
 	}
 	s := cmd.Flags()
 	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	option.Count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	option.Word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
 	option.Count(s, &f.batch, "batch", 256, "`N` samples in a batch")
@@ -213,12 +209,12 @@ type balanceCost struct {
 }
 
 func (f *balanceFlags) cutModel(cmd *cobra.Command) (r result, err error) {
-	err = cmp.Or(checkPair(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
+	err = cmp.Or(refuseWithout(cmd.Flags(), f.by == "size", "--by size", "optimizer", "momentum"),
 		f.check(cmd.Flags()))
 	if err != nil {
 		return r, err
 	}
-	m, err := f.measured(nil)
+	m, err := f.fitModel(nil)
 	if err != nil {
 		return r, err
 	}

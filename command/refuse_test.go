@@ -200,6 +200,8 @@ func TestRefusesSyntax(t *testing.T) {
 		{[]string{"tain"}, `unknown command "tain" for "penstock"; did you mean train? see penstock --help`},
 		{[]string{"checkpoint", "inspct", "x"},
 			`unknown command "inspct" for "penstock checkpoint"; did you mean inspect? see`},
+		{[]string{"help", "trian"}, `unknown command "trian" for "penstock"; did you mean train? see penstock --help`},
+		{[]string{"help", "train", "gpt"}, `unexpected argument "gpt" for "penstock train"; see penstock train --help`},
 		{[]string{"train", "--stagse", "2"},
 			"unknown flag: --stagse; did you mean --stages? see penstock train --help"},
 		{[]string{"train", "--learning-rate", "2"}, "did you mean --lr?"},

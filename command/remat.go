@@ -53,7 +53,7 @@ layers it is the fastest of all; for a longer chain a lower bound is printed.
 
 If no plan stays under the limit the exit code is 64, and the least limit is printed.`,
 		Example: `  penstock remat solve chain.json --limit 700MiB --out plan.json`,
-		Args:    filesNamed("CHAIN"),
+		Args:    arguments("CHAIN", "--limit"),
 	}
 	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "`FILE` to write the plan to, as JSON",
@@ -80,7 +80,7 @@ const limitUsage = "most memory, as a `SIZE` such as 700MiB"
 
 // solveFile reads a chain and finds its plan. It fails if no plan keeps the limit.
 func solveFile(cmd *cobra.Command, file string, limit int64) (c remat.Chain, p remat.Plan, err error) {
-	if c, err = readChain(cmd, file, "limit"); err == nil {
+	if c, err = readParsed(cmd, file, planfile.ParseChain); err == nil {
 		p, err = solver.Solve(cmd.Context(), c, limit, solver.Options{})
 	}
 	if err == nil && !p.Feasible {
@@ -117,7 +117,7 @@ to its backward, how often its forward runs again, and the bytes and the time of
 Print the least and the greatest useful limit, and the time that 10 MB, 100 MB and 1 GB
 more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
-		Args:    filesNamed("CHAIN"),
+		Args:    arguments("CHAIN", "--limit"),
 	}
 	option.Size(cmd.Flags(), &limit, "limit", limitUsage)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (result, error) {
@@ -178,9 +178,9 @@ func showLimits(w io.Writer, least string, greatest int64) {
 		least, formatBytes(greatest), greatest)
 }
 
-func readCurve(cmd *cobra.Command, file string, needed ...string) (c remat.Chain, points []solver.Point,
-	usual []remat.Baseline, err error) {
-	if c, err = readChain(cmd, file, needed...); err == nil {
+func readCurve(cmd *cobra.Command, file string) (c remat.Chain, points []solver.Point, usual []remat.Baseline,
+	err error) {
+	if c, err = readParsed(cmd, file, planfile.ParseChain); err == nil {
 		points, err = solver.Curve(cmd.Context(), c, solver.Options{})
 	}
 	if err == nil {
@@ -202,7 +202,7 @@ func newRematCompare() *cobra.Command {
 Of a strategy, numbers of segments that need more memory and more time than another are left
 out. GAIN is how many more steps the best plan takes in the same time.`,
 		Example: `  penstock remat compare chain.json`,
-		Args:    filesNamed("CHAIN"),
+		Args:    arguments("CHAIN"),
 	}
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		c, curve, usual, err := readCurve(cmd, args[0])
@@ -252,11 +252,11 @@ func newRematCurve() *cobra.Command {
 		Long: `Draw the extra time of the fastest plans over memory, up to 120 %, and the usual strategies
 of penstock remat compare.`,
 		Example: `  penstock remat curve chain.json --out curve.svg`,
-		Args:    filesNamed("CHAIN"),
+		Args:    arguments("CHAIN", "--out"),
 	}
 	return resultVerb(cmd, "`FILE` to draw to, as SVG", func(cmd *cobra.Command, args []string) (r result,
 		err error) {
-		c, points, usual, err := readCurve(cmd, args[0], "out")
+		c, points, usual, err := readCurve(cmd, args[0])
 		if err != nil {
 			return r, err
 		}
@@ -277,9 +277,9 @@ func newRematCheck() *cobra.Command {
 		Long: `Replay a plan on the costs of a chain. Check that each operation is allowed, that the
 plan is complete, and that its peak and its time are right. If not, the exit code is 1.`,
 		Example: `  penstock remat check chain.json plan.json`,
-		Args:    filesNamed("CHAIN", "PLAN"),
+		Args:    arguments("CHAIN", "PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := readChain(cmd, args[0])
+			c, err := readParsed(cmd, args[0], planfile.ParseChain)
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/draw"
 	"penstock.example/internal/option"
+	"penstock.example/internal/planfile"
 	"penstock.example/internal/progress"
 	"penstock.example/plan"
 	"penstock.example/remat"
@@ -51,15 +52,15 @@ through a pipeline. NAME is a schedule:
 0I2 for the gradient of the input and 0W2 for the gradients of the weights.`,
 		Example: `  penstock schedule 1f1b --stages 4 --chunks 8
   penstock schedule zb-v --stages 4 --chunks 12 --times f=10,i=14,w=6 --format svg > zb-v.svg`,
-		Args: filesNamed("NAME"),
+		Args: arguments("NAME", "--stages", "--chunks"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := schedule.Named(args[0])
 			if err != nil {
 				return badUsage("%s", message(err))
 			}
-			links, err := shape.links(cmd)
+			links, err := shape.links()
 			drawn := format == "grid" || format == "svg"
-			err = cmp.Or(err, checkPair(cmd.Flags(), drawn, "--format grid or svg", "times",
+			err = cmp.Or(err, refuseWithout(cmd.Flags(), drawn, "--format grid or svg", "times",
 				"latency", "bandwidth", "activation"))
 			if err != nil {
 				return err
@@ -123,22 +124,21 @@ func (s *scheduleShape) register(flags *pflag.FlagSet) {
 }
 
 // links checks the flags and makes the links between devices.
-func (s *scheduleShape) links(cmd *cobra.Command) (l schedule.Links, err error) {
-	if err := need(cmd.Flags(), "stages", "chunks"); err != nil {
-		return l, err
-	}
+func (s *scheduleShape) links() (l schedule.Links, err error) {
 	if (s.Bandwidth > 0) != (s.activation > 0) {
 		return l, badUsage("want both --bandwidth and --activation, or neither")
 	}
-	return schedule.Uniform(s.Latency, s.Bandwidth, func(schedule.Action) int64 { return s.activation }), nil
+	cost := schedule.Transfer{Latency: s.Latency}
+	if s.Bandwidth > 0 {
+		cost.Duration = time.Duration(float64(s.activation) / s.Bandwidth * float64(time.Second))
+	}
+	l.Cost = func(schedule.Action) schedule.Transfer { return cost }
+	return l, nil
 }
 
 func (s *scheduleShape) program(named schedule.Schedule, virtual int) (*schedule.Program, error) {
 	p, err := named.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
-	if err != nil {
-		return nil, badUsage("%s", message(err))
-	}
-	return p, nil
+	return p, wrongInput(err)
 }
 
 func (s *scheduleShape) duration(a schedule.Action) time.Duration {
@@ -202,7 +202,7 @@ FILE is a program of penstock schedule --format text, or a CSV of
 torch.distributed.pipelining. If the program cannot run the exit code is 1.`,
 		Example: `  penstock schedule check program.txt
   penstock schedule zb-h1 --stages 4 --chunks 8 --format csv | penstock schedule check -`,
-		Args: filesNamed("FILE"),
+		Args: arguments("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := readParsed(cmd, args[0], func(text []byte) (*schedule.Program, error) {
 				return schedule.Parse(string(text))
@@ -233,12 +233,12 @@ With --profile the layers of a chain (penstock profile) are cut evenly by time, 
 highest peak is given, without recomputation and without the optimizer's state.`,
 		Example: `  penstock schedule compare --stages 4 --chunks 16 --times f=10,i=14,w=6
   penstock schedule compare --stages 2 --chunks 8 --profile chain.json`,
-		Args: noArguments,
+		Args: arguments("--stages", "--chunks"),
 	}
 	shape.register(cmd.Flags())
 	option.Path(cmd.Flags(), &profile, "profile", "`FILE` of penstock profile, in place of --times")
 	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
-		links, err := shape.links(cmd)
+		links, err := shape.links()
 		if err != nil {
 			return r, err
 		}
@@ -247,7 +247,7 @@ highest peak is given, without recomputation and without the optimizer's state.`
 		case profile != "" && cmd.Flags().Changed("times"):
 			err = badUsage("--times and --profile: want one of them")
 		case profile != "":
-			chain, err = readChain(cmd, profile)
+			chain, err = readParsed(cmd, profile, planfile.ParseChain)
 		}
 		if err != nil {
 			return r, err

@@ -19,11 +19,10 @@ import (
 	"penstock.example/data"
 	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
+	"penstock.example/internal/planfile"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
 	"penstock.example/nn"
-	"penstock.example/optim"
-	"penstock.example/pipe"
 	"penstock.example/plan"
 	"penstock.example/profile"
 	"penstock.example/schedule"
@@ -43,12 +42,8 @@ type planFlags struct {
 	machine               string   // a file
 	trainOnly             []string // layers; nil is all
 
-	// Set by penstock plan or by a run with --plan auto.
-	update            optim.Config
-	deferredBatchNorm bool
-	target            plan.Machine
-	threadCounts      []int // of a device, to choose from
-	busyDevices       int   // of this machine, at once
+	// Update, Machine, Threads and AtWork are set by penstock plan or by a run with --plan auto.
+	config train.PlanConfig
 }
 
 func newPlan() *cobra.Command {
@@ -116,7 +111,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 }
 
 func (f *planFlags) register(s *pflag.FlagSet) {
-	namesFlags(s, &f.modelFlags)
+	f.modelFlags.register(s)
 	f.dataFlags.register(s, " (default: made-up samples)")
 	optimizerFlags(s, &f.optimizer, &f.momentum)
 	trainOnlyFlag(s, &f.trainOnly)
@@ -168,14 +163,14 @@ func (f *planFlags) readDevices(text string) error {
 func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 	model, machine := f.modelName != "", f.machine != ""
 	if !model {
-		err := cmp.Or(filesNamed("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
+		err := cmp.Or(arguments("CHAIN, or --model NAME,")(cmd, args), onlyFlags(cmd, "a CHAIN", "stages",
 			"devices", "chunks", "batch", "schedule", "virtual", "replicas", "memory-limit", "machine",
 			"latency", "bandwidth"))
 		if err != nil {
 			return err
 		}
 	}
-	fixed := f.schedules != nil // the number of stages of each device
+	fixed := f.schedules != nil // the schedules fix the number of stages of each device
 	for _, name := range f.schedules {
 		s, _ := schedule.Named(name) // it was read before
 		fixed = fixed && s.Virtual > 0
@@ -193,7 +188,7 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		return badUsage("--virtual %s has no effect with --schedule %s; leave it out",
 			option.Joined(f.virtual), option.Joined(f.schedules))
 	}
-	return cmp.Or(checkPair(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
+	return cmp.Or(refuseWithout(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
 		f.numerics.check(cmd.Flags(), f.devices))
 }
 
@@ -229,14 +224,14 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 		}
 		samples = new(sets.training.Info())
 	}
-	m, err := f.measured(samples)
+	m, err := f.fitModel(samples)
 	if err != nil {
 		return nil, err
 	}
 	cores := runtime.NumCPU()
-	f.threadCounts, f.busyDevices = f.threadsToTry(cores), cmp.Or(f.stages, cores)
-	f.update.Momentum = momentumOf(cmd.Flags(), f.optimizer, f.momentum)
-	f.target = thisMachine(max(cores, f.stages*max(f.measureFlags.threads, 1)))
+	f.config.Threads, f.config.AtWork = f.threadsToTry(cores), cmp.Or(f.stages, cores)
+	f.config.Update.Momentum = momentumOf(cmd.Flags(), f.optimizer, f.momentum)
+	f.config.Machine = thisMachine(max(cores, f.stages*max(f.measureFlags.threads, 1)))
 	return f.planModel(cmd.Context(), show, m)
 }
 
@@ -270,24 +265,22 @@ func (f *planFlags) wishes(show *progress.Task) plan.Options {
 		}}
 }
 
-func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m measuredModel) (*foundPlan, error) {
-	devices, err := readDevices(f.devices)
+func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m fittedModel) (*foundPlan, error) {
+	devices, err := readHardware(f.devices)
 	if err != nil {
 		return nil, err
 	}
-	c := train.PlanConfig{
-		Batch: f.batch, Threads: f.threadCounts, Stages: f.stages, Machine: f.target, Devices: devices,
-		Wishes: f.wishes(show), Repeats: f.repeats, AtWork: f.busyDevices,
-		Loss:      trainingLoss(m.samples.Task()),
-		Pipe:      pipe.Config{Seed: f.seed, Autocast: f.autocast, DeferredBatchNorm: f.deferredBatchNorm},
-		Optimizer: f.optimizer, Update: f.update, Clock: clock, Note: show.Line,
-		Measuring: func(what string) func(int, int) {
-			return func(done, all int) {
-				show.Note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
-			}
-		},
+	c := f.config
+	c.Batch, c.Stages, c.Devices, c.Repeats = f.batch, f.stages, devices, f.repeats
+	c.Optimizer, c.Loss, c.Clock, c.Note = f.optimizer, trainingLoss(m.samples.Task()), clock, show.Line
+	c.Pipe.Seed, c.Pipe.Autocast = f.seed, f.autocast
+	c.Measuring = func(what string) func(int, int) {
+		return func(done, all int) {
+			show.Note(fmt.Sprintf("measured %d of %d layers for %s", done, all, what))
+		}
 	}
-	c.Wishes.Plans = 30 // of a device
+	c.Wishes = f.wishes(show)
+	c.Wishes.Plans = 60 // of a device
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
 	}
@@ -318,7 +311,7 @@ func refusedPlan(s *pflag.FlagSet, err error) error {
 // hardware reads the model and the memory of a device. Tests replace it.
 var hardware = torch.Device.Hardware
 
-func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
+func readHardware(devices []torch.Device) (list []train.PlanDevice, err error) {
 	for i, d := range devices {
 		h, problem := hardware(d)
 		switch {
@@ -338,7 +331,7 @@ func readDevices(devices []torch.Device) (list []train.PlanDevice, err error) {
 }
 
 func (f *planFlags) planChain(cmd *cobra.Command, file string, show *progress.Task) (*foundPlan, error) {
-	c, err := readChain(cmd, file)
+	c, err := readParsed(cmd, file, planfile.ParseChain)
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func TestThreadsByTime(t *testing.T) {
 	setClock(t, steady) // by which no number is faster than another
 	out := filepath.Join(t.TempDir(), "long")
 	r := must(t, with(small, "--steps", "26", "--out", out)...) // in 104 micro-batches
-	config := mustRead(t, filepath.Join(out, configName))
+	config := mustRead(t, filepath.Join(out, flagsFile))
 	if measured := runtime.NumCPU() > 1; strings.Contains(r.stderr,
 		"--threads 1, by measured time: 2 are ") != measured ||
 		strings.Contains(string(config), "threads = 1 # by measured time\n") != measured ||

@@ -57,7 +57,7 @@ them, or with --rank. All need the same command line, data and program.`,
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
 	err error) {
 	err = f.takePlan(cmd)
-	if given := f.planned; err == nil && (f.resume || f.autoresume) {
+	if given := f.planFlag; err == nil && (f.resume || f.autoresume) {
 		if err = readSaved(cmd, f.out); err == nil && given == "" { // the saved flags may have a plan
 			err = f.takePlan(cmd)
 		}
@@ -77,10 +77,10 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 	o.args, o.effective = args, effectiveConfig(cmd)
 	o.member.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	o.decide = func(line planJSON) (runOptions, error) {
-		if err := f.take(cmd.Flags(), line); err != nil {
+		if err := f.setFromPlan(cmd.Flags(), line); err != nil {
 			return runOptions{}, err
 		}
-		f.decided = true
+		f.planFlag = "" // its flags are set
 		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
@@ -158,7 +158,7 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 func (j *job) takeSteps(ctx context.Context) (train.Result, error) {
 	peaks := func(s train.StepInfo) error { losesWork.Store(true); j.peaks.add(s); return nil }
 	j.loop.OnStep = append([]train.Hook{j.writeStep, peaks}, j.loop.OnStep...)
-	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // whose reader may go away: all else is done
+	j.loop.OnStep = append(j.loop.OnStep, j.show.step) // comes last: it fails if the reader of stdout is gone
 	if afterStep != nil {
 		j.loop.OnStep = append(j.loop.OnStep, afterStep)
 	}
@@ -189,13 +189,7 @@ func (j *job) finish(ctx context.Context, step int64, saved string) error {
 }
 
 // failedError is the error of an open run, with advice how to go on.
-type failedError struct {
-	error
-	advice string
-}
-
-func (e *failedError) Error() string { return e.error.Error() + e.advice }
-func (e *failedError) Unwrap() error { return e.error }
+type failedError struct{ remedyError }
 
 var errInterrupted = errors.New("interrupted")
 
@@ -208,12 +202,12 @@ func (j *job) interruption(step int64, saved string) error {
 
 const goOn = "; to go on, start it again with --resume"
 
-// failed adds advice to an error, which rank 0 gives for all processes.
+// failed adds advice to an error. Only rank 0 gives advice.
 func (j *job) failed(err error, advice string) error {
 	if j.member.Rank > 0 {
 		advice = ""
 	}
-	return &failedError{err, advice}
+	return &failedError{remedyError{err, err.Error() + advice}}
 }
 
 // saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
@@ -241,7 +235,7 @@ func (j *job) saveAfterFailure(failure error) error {
 	}
 	// Outside of a step only this process fails, and the others do not save.
 	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
-	if !lost && !j.unsaved && j.loop.Step > 0 {
+	if !lost && !j.saveFailed && j.loop.Step > 0 {
 		path, err := j.save()
 		if path != "" {
 			j.endedWithPeers = true
@@ -249,10 +243,10 @@ func (j *job) saveAfterFailure(failure error) error {
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
-	if j.saved == 0 {
+	if j.savedStep == 0 {
 		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.saved, advice))
+	return j.failed(failure, fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.savedStep, advice))
 }
 
 // limitGarbage keeps the garbage in Go's heap below 16 MiB and returns the old GOGC. By default used batches

@@ -49,34 +49,31 @@ func bestFlag(s *pflag.FlagSet, best *bool) {
 
 // trained is a model with the weights of a checkpoint, in a pipe that trains nothing.
 type trained struct {
+	modelFlags
 	checkpoint *train.Checkpoint
 	recipe     train.Recipe
 	model      *nn.Sequential
-	folder     string // of the model; or its name
-	options    models.Options
-	lora       adapters
-	weights    string // in the folder, if there is no checkpoint
-	rules      nn.WeightsConfig
+	weights    weightFlags // for a folder's model
 	pipe       *pipe.Pipe
 	batch      int
 }
 
-// open makes a trained model. Flags that are left out have the values of its training. prepare checks
-// data before the model is placed, which costs more. The caller closes the model.
+// open makes a trained model. Flags that are left out have the values of its training. prepare opens data
+// before the costly placing of the model. The caller closes the model.
 func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*trained) error) (t *trained,
 	err error) {
 	t = &trained{}
 	if t.checkpoint, err = folderOrCheckpoint(dir, f.best); err != nil {
 		return nil, err
 	}
-	file := filepath.Join(f.adapter, models.AdapterWeights)
-	if c := t.checkpoint; f.adapter != "" && c.Version > 0 {
+	c := t.checkpoint
+	if t.weights.adapter = f.adapter; f.adapter != "" && c.Version > 0 {
 		return nil, badUsage("--adapter: %s is a run's; want a folder with a model of Hugging Face", c.Path)
 	} else if f.adapter != "" {
 		t.lora.LoRA, err = models.ReadAdapter(f.adapter)
 	}
-	if err = cmp.Or(err, t.makeModel()); err == nil && f.adapter != "" {
-		_, err = nn.CheckWeights(file, nn.Adapters(t.model), nn.WeightsConfig{})
+	if err = cmp.Or(err, t.makeModel()); err == nil && c.Version == 0 {
+		err = t.weights.match("DIR", t.folder, t.model, io.Discard)
 	}
 	if err != nil {
 		return nil, wrongInput(err)
@@ -86,7 +83,11 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	replicas := max(t.recipe.Replicas, 1)
 	t.batch = cmp.Or(f.batch, (t.recipe.Batch+replicas-1)/replicas, 1) // as in train.Evaluate
 	config.Chunks = cmp.Or(config.Chunks, t.recipe.Chunks, 1)
-	if config.Balance, err = evenly(t.model, f.stages); err != nil {
+	var costs []float64 // about the same bytes of parameters on each stage
+	for _, l := range nn.Summary(t.model) {
+		costs = append(costs, float64(1+l.Bytes)) // layers without parameters are spread as well
+	}
+	if config.Balance, err = plan.Partition(costs, f.stages); err != nil {
 		return nil, badUsage("--stages %d: %s", f.stages, message(err))
 	}
 	if err := prepare(t); err != nil {
@@ -103,14 +104,8 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	for _, d := range t.pipe.Devices() {
 		d.SetLimit(f.limit)
 	}
-	err = t.pipe.Place()
-	if err == nil && t.weights != "" {
-		err = loadWeights(t.weights, t.pipe.Model(), t.rules)
-	} else if err == nil {
-		err = t.checkpoint.RestoreModel(t.pipe)
-	}
-	if err == nil && f.adapter != "" {
-		err = loadWeights(file, nn.Adapters(t.pipe.Model()), nn.WeightsConfig{})
+	if err = t.weights.place(t.pipe); err == nil && c.Version > 0 {
+		err = c.RestoreModel(t.pipe)
 	}
 	return t, withRemedy(err, false)
 }
@@ -121,8 +116,9 @@ func (t *trained) makeModel() (err error) {
 	if t.recipe = c.Recipe; c.Version > 0 {
 		run = filepath.Dir(c.Path)
 	}
-	t.folder = modelFolder(t.recipe.Model.Name, run)
-	if !models.IsFolder(t.folder) && !slices.Contains(models.Names(), t.folder) {
+	t.modelName, t.folder = t.recipe.Model.Name, modelFolder(t.recipe.Model.Name, run)
+	var wrong error
+	if t.info, wrong = models.Describe(t.folder); wrong != nil && !models.IsFolder(t.folder) {
 		return fmt.Errorf("checkpoint %s is of a model %q, which penstock models does not list; use "+
 			"the Go program that has it, or penstock export", c.Path, t.folder)
 	}
@@ -134,26 +130,11 @@ func (t *trained) makeModel() (err error) {
 			settings = append(settings, fmt.Sprintf("%s=%v", name, value))
 		}
 	}
-	if err = cmp.Or(err, models.Set(t.folder, &t.options, settings)); err != nil {
+	if err = cmp.Or(wrong, err, models.Set(t.folder, &t.options, settings)); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
 	}
-	if t.model, err = newModel(t.folder, t.options, t.lora); err != nil || run != "" {
-		return err
-	}
-	if t.weights, t.rules, err = models.Weights(t.folder, t.model); err == nil {
-		t.rules.Unfilled = true
-		_, err = nn.CheckWeights(t.weights, t.model, t.rules)
-	}
+	t.model, err = newModel(t.folder, t.options, t.lora)
 	return err
-}
-
-// evenly cuts layers into stages with about the same bytes of parameters.
-func evenly(model nn.Module, stages int) ([]int, error) {
-	var costs []float64
-	for _, l := range nn.Summary(model) {
-		costs = append(costs, float64(1+l.Bytes)) // layers without parameters are spread as well
-	}
-	return plan.Partition(costs, stages)
 }
 
 func (t *trained) close() (err error) {
@@ -193,13 +174,16 @@ func (g *generator) register(s *pflag.FlagSet) {
 
 func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (err error) {
 	s := cmd.Flags()
-	if err := cmp.Or(checkPair(s, false, "FILE...", "top", "batch", "chunks", "stages"),
-		checkPair(s, g.sampling.Temperature > 0, "--temperature", "top-k", "seed")); err != nil {
+	if err := cmp.Or(refuseWithout(s, false, "FILE...", "top", "batch", "chunks", "stages"),
+		refuseWithout(s, g.sampling.Temperature > 0, "--temperature", "top-k", "seed")); err != nil {
 		return err
 	}
 	var tokens *tokenizer.Tokenizer // nil: a token is a byte
 	var prompt []int64
-	t, err := f.open(cmd, dir, func(t *trained) error {
+	t, err := f.open(cmd, dir, func(t *trained) (err error) {
+		if t.info.Kind != models.Text {
+			return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
+		}
 		if s := t.recipe.Samples; s != nil && s.Source == data.Uint8 {
 			for _, b := range []byte(g.prompt) {
 				prompt = append(prompt, int64(b))
@@ -207,16 +191,17 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 			return g.checkLength(t, len(prompt))
 		}
 		if tokens, err = t.tokenizer(path); err == nil && tokens == nil {
-			err = badUsage("--tokenizer PATH is needed, for a model of text")
+			err = badUsage("--tokenizer PATH is needed: %s has none", t.checkpoint.Path)
 		}
 		if err != nil {
 			return err
 		}
-		ids, err := t.promptTokens(tokens, g.prompt)
-		for _, id := range ids {
+		begin, err := t.beginTokens(tokens)
+		ids, wrong := tokens.Encode([]byte(g.prompt))
+		for _, id := range slices.Concat(begin, ids) {
 			prompt = append(prompt, int64(id))
 		}
-		return cmp.Or(err, g.checkLength(t, len(prompt)), t.checkTokens(tokens.Len()))
+		return cmp.Or(err, wrong, g.checkLength(t, len(prompt)), t.checkTokens(tokens.Len()))
 	})
 	if err != nil {
 		return err
@@ -238,7 +223,7 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 type textWriter struct {
 	tokens *tokenizer.Tokenizer // nil: a token is a byte
 	out    io.Writer
-	begun  []byte // of a character that is not complete
+	begun  []byte // the bytes of an incomplete character
 }
 
 func (w *textWriter) write(id int64) (err error) {
@@ -257,31 +242,26 @@ func (w *textWriter) write(id int64) (err error) {
 	return err
 }
 
-// promptTokens encodes a prompt as the model's texts are in training.
-func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]int32, error) {
-	begin, _ := tokens.Template()
-	ids, err := tokens.Encode([]byte(prompt))
-	if text := t.chosen("begin"); text == "none" || !models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
-		begin = nil
-	} else if text != "" && err == nil {
-		begin, err = tokens.Encode([]byte(text))
+// beginTokens returns the tokens before a text, as in training.
+func (t *trained) beginTokens(tokens *tokenizer.Tokenizer) ([]int32, error) {
+	switch text := t.dataSetting("begin"); text {
+	case "":
+		begin, _ := tokens.Template()
+		return begin, nil
+	case "none":
+		return nil, nil
+	default:
+		return tokens.Encode([]byte(text))
 	}
-	return slices.Concat(begin, ids), err
 }
 
 // checkLength refuses a text that is longer than the model's positions.
 func (g *generator) checkLength(t *trained, prompt int) error {
-	info, err := models.Describe(t.folder)
-	if err != nil {
-		return err
-	}
-	most := info.Defaults.Context
+	most := t.info.Defaults.Context
 	if !models.IsFolder(t.folder) {
 		most = cmp.Or(t.options.Context, most)
 	}
-	if info.Kind != models.Text {
-		return badUsage("--prompt: %s is not a model of text", t.recipe.Model.Name)
-	} else if prompt == 0 {
+	if prompt == 0 {
 		return badUsage("--prompt: the prompt has no tokens")
 	} else if prompt+g.tokens > most {
 		return badUsage("--prompt of %s and --tokens %d: the model reads at most %d together",
@@ -292,15 +272,14 @@ func (g *generator) checkLength(t *trained, prompt int) error {
 
 // checkTokens refuses more tokens than a folder's model has.
 func (t *trained) checkTokens(n int) error {
-	info, err := models.Describe(t.folder)
-	if most := info.Defaults.Classes; err == nil && models.IsFolder(t.folder) && n > most {
-		err = badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, most)
+	if most := t.info.Defaults.Classes; models.IsFolder(t.folder) && n > most {
+		return badUsage("%d tokens, and %s has %d: want the tokenizer of the model", n, t.folder, most)
 	}
-	return err
+	return nil
 }
 
-// chosen returns a setting of the run's --data-set, or "".
-func (t *trained) chosen(name string) string {
+// dataSetting returns a setting of the run's --data-set, or "".
+func (t *trained) dataSetting(name string) string {
 	all, _ := settingsOf(t.recipe.Data)["chosen"].(map[string]any)
 	text, _ := all[name].(string)
 	return text
@@ -308,7 +287,7 @@ func (t *trained) chosen(name string) string {
 
 // tokenizer opens the tokenizer at path, or else the run's; nil is none.
 func (t *trained) tokenizer(path string) (*tokenizer.Tokenizer, error) {
-	if path = cmp.Or(path, t.chosen("tokenizer")); path == "" && models.IsFolder(t.folder) {
+	if path = cmp.Or(path, t.dataSetting("tokenizer")); path == "" && models.IsFolder(t.folder) {
 		path = t.folder
 	}
 	if path == "" {

@@ -20,7 +20,6 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
-	"penstock.example/internal/planfile"
 	"penstock.example/remat"
 )
 
@@ -67,26 +66,30 @@ func resultVerb(cmd *cobra.Command, outUsage string,
 	return cmd
 }
 
-// filesNamed wants one argument for each name, and one or more if the last name ends in dots.
-func filesNamed(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch n := len(names); {
-		case len(args) < n:
-			missing := strings.TrimSuffix(names[len(args)], "...")
-			return badUsage("%s is missing for %q; see %[2]s --help", missing, cmd.CommandPath())
-		case strings.HasSuffix(names[n-1], "..."):
-			return nil
-		default:
-			return noArguments(cmd, args[n:])
+// arguments wants one argument for each name, and one or more if the last name ends in dots. A name such as
+// --out is a flag that must be given.
+func arguments(names ...string) cobra.PositionalArgs {
+	var files, flags []string
+	for _, name := range names {
+		if flag, ok := strings.CutPrefix(name, "--"); ok {
+			flags = append(flags, flag)
+		} else {
+			files = append(files, name)
 		}
 	}
-}
-
-func readChain(cmd *cobra.Command, path string, needed ...string) (remat.Chain, error) {
-	if err := need(cmd.Flags(), needed...); err != nil {
-		return remat.Chain{}, err
+	return func(cmd *cobra.Command, args []string) error {
+		n := len(files)
+		if len(args) < n {
+			missing := strings.TrimSuffix(files[len(args)], "...")
+			return badUsage("%s is missing for %q; see %[2]s --help", missing, cmd.CommandPath())
+		}
+		if n == 0 || !strings.HasSuffix(files[n-1], "...") {
+			if err := noArguments(cmd, args[n:]); err != nil {
+				return err
+			}
+		}
+		return need(cmd.Flags(), flags...)
 	}
-	return readParsed(cmd, path, planfile.ParseChain)
 }
 
 // readParsed reads a file, a pipe or standard input and parses it. Its errors are usage errors.
@@ -146,7 +149,7 @@ func need(s *pflag.FlagSet, flags ...string) error {
 	return nil
 }
 
-// onlyFlags refuses flags that have no effect with one that is given; names have some.
+// onlyFlags refuses flags that have no effect if another one is given. The flags in names have an effect.
 func onlyFlags(cmd *cobra.Command, given string, names ...string) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if !slices.Contains(append(names, "format", "out", "config"), f.Name) {

@@ -196,8 +196,8 @@ func (r *run) work(worker int, c *torch.Ctx) {
 // await waits for the dependencies of an action. It returns false if the pass has failed.
 func (r *run) await(id int) bool {
 	g, current := r.program, r.program.Actions[id]
-	for _, dep := range g.Cross[id] {
-		if send := g.Actions[dep]; r.workerHere(g.Worker[dep]) &&
+	for _, dep := range g.Deps[id] {
+		if send := g.Actions[dep]; g.Worker[dep] != g.Worker[id] && r.workerHere(g.Worker[dep]) &&
 			(!current.Kind.Receive() || current.Matching() != send || !r.linkOf(send).Meets(send)) {
 			r.waitFor(dep)
 		}

@@ -159,9 +159,9 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 		memory := given.Memory
 		if r.loss == nil && r.last(i) {
 			// the outputs of the whole batch, and those of the micro-batches, later the gradients
-			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
+			memory.Outputs = 2 * int64(len(r.parts)) * c.OutputTuple
 			if r.batch.Within != nil {
-				memory.Outputs = c.Gives + cmp.Or(r.batch.LossBytes, 4*c.Gives)
+				memory.Outputs = c.OutputTuple + cmp.Or(r.batch.LossBytes, 4*c.OutputTuple)
 			}
 		}
 		out.Stages[i].Memory = memory

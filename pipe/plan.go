@@ -330,7 +330,7 @@ func (p *Pipe) Chains() []profile.Chain {
 	defer p.plans.mu.Unlock()
 	var out []profile.Chain
 	for _, chains := range p.plans.chains {
-		if len(chains) > 0 && (out == nil || chains[0].Given > out[0].Given) {
+		if len(chains) > 0 && (out == nil || chains[0].InputTuple > out[0].InputTuple) {
 			out = chains
 		}
 	}

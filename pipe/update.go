@@ -100,7 +100,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	factor, half := 1.0, false // half says that parameters change
-	norms, prepared := make([][]gradnorm.Norm, len(p.workers)), make([]optim.Update, len(p.workers))
+	norms, prepared := make([][]gradnorm.SquaredNorm, len(p.workers)), make([]optim.Update, len(p.workers))
 	var failed *UpdateError // the first failure
 	// tell tells all processes how the phase has ended in this process.
 	phase := func(do func(worker int, c *torch.Ctx) error, tell func(failed error) error) {
@@ -171,7 +171,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	return norm, failed // all processes know
 }
 
-func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm, error) {
+func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.SquaredNorm, failed error) ([]gradnorm.SquaredNorm, error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
 		mine[n.Name] = math.Float64bits(n.Squared)
@@ -180,10 +180,10 @@ func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error)
 	if err != nil {
 		return nil, err
 	}
-	var out []gradnorm.Norm
+	var out []gradnorm.SquaredNorm
 	for _, part := range ofReplica(p.cfg, all) { // the replicas have the same
 		for name, bits := range part {
-			out = append(out, gradnorm.Norm{Name: name, Squared: math.Float64frombits(bits)})
+			out = append(out, gradnorm.SquaredNorm{Name: name, Squared: math.Float64frombits(bits)})
 		}
 	}
 	return out, nil

@@ -88,7 +88,7 @@ func SplitSettings(list string) []string {
 }
 
 // Set reads lists of assignments with commas between them. A list has each name once; the last list with a
-// name counts. The error lists the options, with their owner of. After an error some options are set.
+// name counts. The error names of, the owner of the options, and lists them. After an error some are set.
 func Set(of string, settings []Setting, assignments []string) error {
 	var names []string
 	for _, s := range settings {

@@ -176,12 +176,11 @@ func Help(s *pflag.FlagSet) string {
 	return text
 }
 
-// otherNames has the flags that other programs call so.
+// otherNames has our flag for the name of a flag in other programs.
 var otherNames = map[string]string{
 	"learning-rate": "lr", "scheduler": "lr-schedule", "wd": "weight-decay", "beta1": "betas",
 	"beta2": "betas", "batch-size": "batch", "bs": "batch", "micro-batches": "chunks",
-	"microbatches":                "chunks",
-	"gradient-accumulation-steps": "accumulate", "grad-clip": "clip-norm", "max-steps": "steps",
+	"microbatches": "chunks", "gradient-accumulation-steps": "accumulate", "grad-clip": "clip-norm", "max-steps": "steps",
 	"num-epochs": "epochs", "bf16": "autocast", "fp16": "autocast", "amp": "autocast",
 	"mixed-precision": "autocast", "recompute": "checkpoint", "gpus": "devices", "device": "devices",
 	"workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "dataset": "data",

@@ -86,3 +86,124 @@ func FormatPlan(p remat.Plan) ([]byte, error) {
 	}
 	return strict.Lines(f)
 }
+
+// chainFile is the file of a chain, in microseconds and bytes. Fields with omitzero may be left out. By
+// default forwards without gradients cost the same as with them, gradients are as large as outputs, and
+// the rest is 0 or unknown. If one layer has deferred, layers without it defer nothing.
+type chainFile struct {
+	Version         int           `json:"version"`
+	Input           int64         `json:"input_bytes"`
+	InputGradient   *int64        `json:"input_gradient_bytes,omitzero"`
+	Layers          []layerFile   `json:"layers"`
+	Loss            remat.Loss    `json:"loss"`
+	Model           string        `json:"model,omitzero"`
+	Rows            int           `json:"rows,omitzero"`
+	Threads         int           `json:"threads,omitzero"`
+	Devices         int           `json:"devices,omitzero"`
+	Spread          float64       `json:"spread,omitzero"`
+	Carries         []remat.Carry `json:"carries,omitzero"`
+	GradientCarries []remat.Carry `json:"gradient_carries,omitzero"`
+}
+
+type layerFile struct {
+	Name             string          `json:"name"`
+	Forward          float64         `json:"forward_us"`
+	ForwardNoGrad    *float64        `json:"forward_nograd_us,omitzero"`
+	Backward         float64         `json:"backward_us"`
+	BackwardLater    float64         `json:"backward_later_us,omitzero"`
+	Output           int64           `json:"output_bytes"`
+	Saved            int64           `json:"saved_bytes"`
+	ForwardTmp       int64           `json:"forward_tmp_bytes"`
+	ForwardNoGradTmp *int64          `json:"forward_nograd_tmp_bytes,omitzero"`
+	BackwardTmp      int64           `json:"backward_tmp_bytes"`
+	BackwardEarly    int64           `json:"backward_early_bytes,omitzero"`
+	Gradient         *int64          `json:"gradient_bytes,omitzero"`
+	WeightGradient   int64           `json:"weight_gradient_bytes,omitzero"`
+	Deferred         *remat.Deferred `json:"deferred,omitzero"`
+}
+
+// ParseChain reads a chain that [FormatChain] or another program has written, and checks it. It is safe
+// on text from anywhere.
+func ParseChain(data []byte) (remat.Chain, error) {
+	var f chainFile
+	if err := parse("chain", data, &f, &f.Version); err != nil {
+		return remat.Chain{}, err
+	}
+	c := remat.Chain{
+		Input: f.Input, InputGradient: orDefault(f.InputGradient, f.Input), Loss: f.Loss,
+		Model: f.Model, Rows: f.Rows, Threads: f.Threads, Devices: f.Devices, Spread: f.Spread,
+		Carries: f.Carries, GradientCarries: f.GradientCarries,
+	}
+	for i, l := range f.Layers {
+		c.Layers = append(c.Layers, remat.Layer{
+			Name: l.Name, Forward: l.Forward, ForwardNoGrad: orDefault(l.ForwardNoGrad, l.Forward),
+			Backward: l.Backward, BackwardLater: l.BackwardLater, Output: l.Output, Saved: l.Saved,
+			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: orDefault(l.ForwardNoGradTmp, l.ForwardTmp),
+			BackwardTmp: l.BackwardTmp, BackwardEarly: l.BackwardEarly,
+			Gradient: orDefault(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
+		})
+		if l.Deferred != nil {
+			if c.Deferred == nil {
+				c.Deferred = make([]remat.Deferred, len(f.Layers))
+			}
+			c.Deferred[i] = *l.Deferred
+		}
+	}
+	if err := c.Check(); err != nil {
+		return remat.Chain{}, err
+	}
+	return c, nil
+}
+
+// FormatChain checks a chain and writes it as [ParseChain] reads it.
+func FormatChain(c remat.Chain) ([]byte, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	f := chainFile{
+		Version: 1, Input: c.Input, InputGradient: unlessDefault(c.InputGradient, c.Input), Loss: c.Loss,
+		Model: c.Model, Rows: c.Rows, Threads: c.Threads, Devices: c.Devices, Spread: c.Spread,
+		Carries: c.Carries, GradientCarries: c.GradientCarries,
+	}
+	for i, l := range c.Layers {
+		f.Layers = append(f.Layers, layerFile{
+			Name: l.Name, Forward: l.Forward, ForwardNoGrad: unlessDefault(l.ForwardNoGrad, l.Forward),
+			Backward: l.Backward, BackwardLater: l.BackwardLater, Output: l.Output, Saved: l.Saved,
+			ForwardTmp: l.ForwardTmp, ForwardNoGradTmp: unlessDefault(l.ForwardNoGradTmp, l.ForwardTmp),
+			BackwardTmp: l.BackwardTmp, BackwardEarly: l.BackwardEarly,
+			Gradient: unlessDefault(l.Gradient, l.Output), WeightGradient: l.WeightGradient,
+		})
+		if c.Deferred != nil {
+			f.Layers[i].Deferred = &c.Deferred[i]
+		}
+	}
+	return strict.Lines(f)
+}
+
+// parse reads a file and checks its version.
+func parse(what string, data []byte, file any, version *int) error {
+	if err := strict.Unmarshal(data, file); err != nil {
+		return fmt.Errorf("remat: %s, %w", what, err)
+	}
+	if *version != 1 {
+		return fmt.Errorf("remat: %s, %w", what,
+			&strict.Error{Path: "version", Reason: fmt.Sprintf("%d; want 1", *version)})
+	}
+	return nil
+}
+
+// orDefault returns a field, or its default if it is left out.
+func orDefault[T any](field *T, otherwise T) T {
+	if field == nil {
+		return otherwise
+	}
+	return *field
+}
+
+// unlessDefault returns a field to write, nil if it has its default.
+func unlessDefault[T comparable](v, otherwise T) *T {
+	if v == otherwise {
+		return nil
+	}
+	return &v
+}

@@ -129,7 +129,7 @@ func (j *job) somebody() bool {
 	for _, w := range j.g.random.Perm(len(j.next)) {
 		id := j.next[w]
 		if j.within[w] || id == j.graph.First[w+1] ||
-			slices.ContainsFunc(j.graph.Cross[id], func(dep int) bool { return !j.queued[dep] }) {
+			slices.ContainsFunc(j.graph.Deps[id], func(dep int) bool { return !j.queued[dep] }) {
 			continue
 		}
 		j.within[w] = true
