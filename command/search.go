@@ -57,7 +57,7 @@ With --model the model is measured on all cores or on --devices. The limit of a 
 free memory. penstock train --plan reads the file of --out.
 
 CHAIN is a file of penstock profile, to plan for devices that are not here. With --chunks
-its costs count for one micro-batch; with --batch they grow with the rows of a micro-batch.
+alone, its costs are those of a micro-batch. With --batch they are scaled by rows.
 
 --machine describes devices and links. A device of speed 2 takes half the measured time;
 "from" and "to" limit a link to two devices:
