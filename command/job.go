@@ -377,12 +377,10 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 		return wrongInput(err)
 	}
 	if j.resume || j.autoresume || j.member.Restart > 0 { // a launcher restarts with the first command line
-		err := j.openCheckpoint()
-		switch none := errors.Is(err, train.ErrNoCheckpoint); {
-		case none && j.resume:
-			return wrongInput(err)
-		case !none:
+		if err := j.openCheckpoint(); !errors.Is(err, train.ErrNoCheckpoint) {
 			return err
+		} else if j.resume {
+			return wrongInput(err)
 		}
 	}
 	steps, err := store.Steps()
@@ -410,6 +408,7 @@ func (j *job) openCheckpoint() error {
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
 	j.loop.Plateau, j.savedStep = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
+	j.epoch = from.Position.Epoch
 	return nil
 }
 

@@ -32,9 +32,6 @@ func (j *job) openMetrics(context.Context, io.Writer) error {
 	if j.member.Rank > 0 {
 		return nil
 	}
-	if j.from != nil {
-		j.epoch = j.from.Position.Epoch
-	}
 	if j.out != "" {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
 		if err == nil {

@@ -359,7 +359,7 @@ func (w planWorld) devicesPerProcess() int { return (w.devices() + w.Processes -
 func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 	cores := max(w.Cores, w.devicesPerProcess()*slices.Max(threads))
 	if w.Processes == 1 {
-		return thisMachine(cores)
+		return plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: cores}}}
 	}
 	return linkedMachine("process ", w.Processes, cores, between)
 }

@@ -2,11 +2,9 @@ package command
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -157,7 +155,7 @@ state, and activations.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
+	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", option.Number)
 	f.modelFlags.register(s)
 	option.Count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	option.Word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
@@ -270,13 +268,4 @@ func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit stri
 			row(w, []any{i, counts[i], cost, share, s.First, s.Last}[:columns]...)
 		}
 	}}
-}
-
-// cost reads the cost of a layer. Its bound keeps sums finite.
-func cost(word string) (float64, error) {
-	x, err := strconv.ParseFloat(word, 64)
-	if err != nil || !(x >= 0 && x <= 1e100) {
-		return 0, errors.New("want numbers from 0 to 1e100, like 3,1,2.5")
-	}
-	return x, nil
 }

@@ -128,10 +128,11 @@ func List[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 // Repeated is the type of pflag's flags that may be repeated.
 const Repeated = "stringArray"
 
+// Number reads a number of a list. Its bound keeps sums finite.
 func Number(word string) (float64, error) {
 	x, err := strconv.ParseFloat(word, 64)
-	if err != nil {
-		return 0, errors.New("want numbers, such as 0.9,0.999")
+	if err != nil || !(x >= 0 && x <= 1e100) {
+		return 0, errors.New("want numbers from 0 to 1e100, such as 0.9,0.999")
 	}
 	return x, nil
 }
