@@ -190,7 +190,7 @@ func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
 		for _, assignment := range arg.SplitSettings(list) {
-			name, value, _ := strings.Cut(assignment, "=")
+			name, value, _ := strings.Cut(strings.ReplaceAll(assignment, `"`, ""), "=")
 			out[name] = value
 		}
 	}

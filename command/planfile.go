@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
@@ -188,7 +189,7 @@ func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
 		}
 		values := []string{has}
 		if flag.Value.Type() == option.Repeated {
-			values = strings.Split(has, ",")
+			values = arg.SplitSettings(has)
 		}
 		for _, v := range values {
 			if err := s.Set(name, v); err != nil {

@@ -181,11 +181,12 @@ func Help(s *pflag.FlagSet) string {
 var otherNames = map[string]string{
 	"learning-rate": "lr", "scheduler": "lr-schedule", "wd": "weight-decay", "beta1": "betas",
 	"beta2": "betas", "batch-size": "batch", "bs": "batch", "micro-batches": "chunks",
-	"microbatches": "chunks", "gradient-accumulation-steps": "accumulate", "grad-clip": "clip-norm", "max-steps": "steps",
-	"num-epochs": "epochs", "bf16": "autocast", "fp16": "autocast", "amp": "autocast",
-	"mixed-precision": "autocast", "recompute": "checkpoint", "gpus": "devices", "device": "devices",
-	"workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "dataset": "data",
-	"data-path": "data-dir", "output": "out", "output-dir": "out", "log-dir": "tensorboard",
+	"microbatches": "chunks", "gradient-accumulation-steps": "accumulate", "grad-clip": "clip-norm",
+	"max-steps": "steps", "num-epochs": "epochs", "bf16": "autocast", "fp16": "autocast",
+	"amp": "autocast", "mixed-precision": "autocast", "recompute": "checkpoint", "gpus": "devices",
+	"device": "devices", "workers": "threads", "nproc-per-node": "processes", "world-size": "processes",
+	"dataset": "data", "data-path": "data-dir", "output": "out", "output-dir": "out",
+	"log-dir": "tensorboard",
 }
 
 // Error names the flag, what is wrong with its value, and perhaps the flag that was meant.
