@@ -397,7 +397,7 @@ func (j *job) openCheckpoint() error {
 		return err
 	}
 	r := j.recipe
-	if j.planFlag == auto && j.world.Chunks == 0 { // the plan will decide it
+	if j.planFrom == auto && j.world.Chunks == 0 { // the plan will decide it
 		r.Chunks = from.Recipe.Chunks
 	}
 	if j.changedData && r.Data.Name == from.Recipe.Data.Name {

@@ -61,7 +61,7 @@ them, or with --rank. All need the same command line, data and program.`,
 func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(string) string) (o runOptions,
 	err error) {
 	err = f.takePlan(cmd)
-	if given := f.planFlag; err == nil && (f.resume || f.autoresume) {
+	if given := f.planFrom; err == nil && (f.resume || f.autoresume) {
 		if err = readSaved(cmd, f.out); err == nil && given == "" { // the saved flags may have a plan
 			err = f.takePlan(cmd)
 		}
@@ -84,7 +84,7 @@ func (f *trainFlags) prepare(cmd *cobra.Command, args []string, getenv func(stri
 		if err := f.setFromPlan(cmd.Flags(), line); err != nil {
 			return runOptions{}, err
 		}
-		f.planFlag = "" // its flags are set
+		f.planFrom = "" // its flags are set
 		return f.check(cmd.Flags(), getenv)
 	}
 	if o.member.Rank == 0 { // the others write nothing
