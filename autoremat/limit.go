@@ -8,8 +8,8 @@ import (
 	"penstock.example/torch"
 )
 
-// bind sets the module's device and restricts its account when it is first called. Later calls check that
-// the device is the same. A lower limit of the account itself stays in force.
+// bind sets the module's device and restricts its account when it is first called. Later calls
+// check that the device is the same. A lower limit of the account itself stays in force.
 func (m *Module) bind(device torch.Device) error {
 	limit, account := m.config.Limit, device.Memory()
 	switch {
@@ -33,7 +33,7 @@ func (m *Module) bind(device torch.Device) error {
 	return nil
 }
 
-// reserveOf is the part of free bytes that a default limit does not use: a tenth, but at least 64 MiB or
-// half of the free bytes. Partly used pages, graphs and Go's heap are in no account, and other programs
-// need memory as well.
+// reserveOf is the part of free bytes that a default limit does not use: a tenth, but at least 64
+// MiB or half of the free bytes. Partly used pages, graphs and Go's heap are in no account, and
+// other programs need memory as well.
 func reserveOf(free int64) int64 { return max(free/10, min(64<<20, free/2)) }

@@ -20,11 +20,11 @@ import (
 // Config configures a [Module]. The zero value limits the module to the memory that is free when it
 // first trains, and assumes no optimizer.
 type Config struct {
-	// Limit is the most bytes that may be live on the device. 0 takes the limit of the device's account
-	// when the module first trains. Without one, it takes the live bytes and nine tenths of the available
-	// ones.
+	// Limit is the most bytes that may be live on the device. 0 is the limit of the device's
+	// account when the module first trains. If the account has none, 0 is the live bytes and nine
+	// tenths of the available bytes.
 	Limit int64
-	// Optimizer will update the model. The plan leaves the bytes that its state and its update take. It
+	// Optimizer will update the model. The plan leaves memory for its state and its update. It
 	// stays the caller's. Nil is none.
 	Optimizer optim.Optimizer
 }
@@ -33,18 +33,18 @@ type Config struct {
 var ErrClosed = errors.New("the module is closed")
 
 // Module is a model that trains under a limit of bytes. It is an nn.Layer of one tensor or of a
-// tuple, with the names and parameters of the model, and may be a layer of another model. In evaluation,
-// and if nothing needs a gradient, it only runs the model.
+// tuple, with the names and parameters of the model, and may be a layer of another model. In
+// evaluation, and if nothing needs a gradient, it only runs the model.
 //
 // Forwards may overlap, each with its own nn.Ctx, and take turns on the module's worker. No forward
-// may begin while a backward adds to the model's gradients on another goroutine. All other methods are
-// safe for concurrent use.
+// may begin while a backward adds to the model's gradients on another goroutine. All other methods
+// are safe for concurrent use.
 //
-// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between steps.
-// The next forward measures anew.
+// Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between
+// steps. The next forward measures anew.
 //
-// The model's parameters must exist before it trains. If a parameter is also used outside of the model,
-// its gradient sums the model's uses first, as with nn.Checkpointed.
+// The model's parameters must exist before it trains. If a parameter is also used outside of the
+// model, its gradient sums the model's uses first, as with nn.Checkpointed.
 //
 // A forward or backward that fails restores the model's buffers, such as running statistics, to the
 // values from before the call.
@@ -61,9 +61,8 @@ type Module struct {
 	pipes   map[settings]*pipe.Pipe
 	plan    *plan.Plan // of the latest forward
 
-	lossMu   sync.Mutex
-	loss     map[string]int64 // bytes of the loss without the output, by kind of batch
-	observed *node            // measures the loss of the latest forward
+	lossBytes map[string]int64 // without the output, by kind of batch
+	measured  *node            // the latest forward, if its loss is being measured
 }
 
 // settings of a context, one pipe each.
@@ -86,17 +85,16 @@ func New(model *nn.Sequential, config Config) (*Module, error) {
 		return nil, fmt.Errorf("autoremat: a module has both ends of its skip connections: %w", err)
 	}
 	return &Module{Layer: model, model: model, config: config, pipes: map[settings]*pipe.Pipe{},
-		loss: map[string]int64{}}, nil
+		lossBytes: map[string]int64{}}, nil
 }
 
-// Forward runs the model on one tensor, as a layer does. The result belongs to c. It fails as
-// ForwardTuple does.
+// Forward is ForwardTuple with one tensor.
 func (m *Module) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	return nn.Tuple(m.model, m.ForwardTuple).Forward(c, x)
 }
 
-// ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers do, and
-// with a *torch.Error without a plan, for example because of a *plan.MemoryError.
+// ForwardTuple runs the model on a tuple. The results belong to c. It panics as the model's layers
+// do, and with a *torch.Error if there is no plan, for example because of a *plan.MemoryError.
 func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor) {
 	wants := func(x *torch.Tensor) bool { return x != nil && x.RequiresGrad() }
 	switch {
@@ -109,16 +107,17 @@ func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor
 	return m.train(c, xs)
 }
 
-// begin makes the plan for a batch of one kind, and fills in what its loss takes.
+// begin makes the plan for a batch of one kind, and sets the batch's LossBytes.
 func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.endMeasurement()
 	p, err := m.pipeFor(c)
 	if err != nil {
 		return nil, err
 	}
 	device, before := m.device, m.device.Memory()
-	b.LossBytes = m.lossBytes(kind)
+	b.LossBytes = m.lossBytes[kind]
 	made, err := p.PlanFor(context.Background(), *b, nil)
 	device.ResetPeak()
 	engine.RaisePeak(device, before.Peak) // measuring is not part of a step
@@ -140,7 +139,7 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 	return p, nil
 }
 
-// pipeFor is the pipe with the settings of a context.
+// pipeFor returns the pipe with the settings of a context.
 func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	if m.closed {
 		return nil, fmt.Errorf("autoremat: %w", ErrClosed)
@@ -169,11 +168,11 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	return p, err
 }
 
-// updater is an optimizer that counts the bytes of its update as state. If the model is a part of another
-// one, the optimizer knows parameters by longer names.
+// updater is an optimizer that counts the bytes of its update as state.
 type updater struct{ optim.Optimizer }
 
-// Need finds the optimizer's names of the parameters.
+// Need returns the bytes for the parameters of a model. If the model is a part of another one, the
+// optimizer knows them by longer names.
 func (o updater) Need(params []nn.NamedParam) optim.Need {
 	params, steps := slices.Clone(params), o.Steps()
 	for i, p := range params {
@@ -208,8 +207,8 @@ func (m *Module) Plan() *plan.Plan {
 	return m.plan
 }
 
-// Predicted is a bound on the live bytes of the device during the step of the latest forward, up to the
-// update if Config has the optimizer, or else up to the backward.
+// Predicted is a bound on the live bytes of the device during the step of the latest forward, up to
+// the update if Config has the optimizer, or else up to the backward.
 func (m *Module) Predicted() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,9 +223,9 @@ func (m *Module) Predicted() int64 {
 func (m *Module) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.observe(nil)
+	m.endMeasurement()
 	for _, p := range m.pipes {
-		_ = p.Close() // a layer that closes the module it is in has that fail
+		_ = p.Close() // fails if a layer closes the module that it is in
 	}
 	if m.release != nil {
 		m.release()
@@ -234,6 +233,6 @@ func (m *Module) Close() {
 	m.release, m.closed = nil, true
 }
 
-// Atomic makes one layer of s, to be kept or recomputed as a whole. It has the names and parameters of s,
-// which stays the caller's.
+// Atomic makes one layer of s, to be kept or recomputed as a whole. It has the names and parameters
+// of s, which stays the caller's.
 func Atomic(s *nn.Sequential) nn.Layer { return nn.Tuple(s, s.ForwardTuple) }

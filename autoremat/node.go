@@ -18,17 +18,18 @@ import (
 // model: the graph holds it, and with it the run that keeps what backward needs.
 type node struct {
 	m     *Module
-	c     *nn.Ctx // the caller's context, which gets the path of a layer that fails
-	kind  string  // of the batch
-	loss  torch.Memory
-	index []int // by element of the input: its index among the distinct ones
-	out   []int // by element of the output, likewise
+	c     *nn.Ctx      // the caller's context, which gets the path of a layer that fails
+	kind  string       // of the batch
+	begun torch.Memory // of the device when the measurement of the loss began
+	in    []int        // by element of the input: its index in inputs
+	out   []int        // by element of the output: its index among the distinct elements
 
-	mu      sync.Mutex // guards the run against Forget, which may come on any thread
-	run     *pipe.Run
-	inputs  []*torch.Tensor // distinct and detached
-	changes []int64         // of the inputs when forward began
-	shared  []*torch.Tensor // parameters that are used outside of the model as well
+	mu     sync.Mutex // guards the run against Forget, which may come on any thread
+	run    *pipe.Run
+	inputs []*torch.Tensor // distinct and detached
+	shared []*torch.Tensor // parameters that are used outside of the model as well
+
+	overwritten func() int // the index of an input that was overwritten since forward began, or -1
 }
 
 // train runs the model with a graph of its own under one node. The result belongs to c.
@@ -38,20 +39,19 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		n.Forget()
 		n.panic(c.Ctx, xs, err)
 	}
-	given, index := engine.Distinct(xs)
-	n.index = index
+	given, in := engine.Distinct(xs)
+	n.in = in
 	for i, x := range given {
 		if x == nil || x.Freed() {
 			fail(fmt.Errorf("autoremat: input %d does not exist", i))
 		}
 		n.inputs = append(n.inputs, c.Keep(c.Detach(x)).SetRequiresGrad(x.RequiresGrad()))
-		n.changes = append(n.changes, x.Changes())
 	}
+	n.overwritten = engine.Watch(n.inputs)
 	batch := pipe.Batch{Within: c.Fork(c.Ctx, nn.Config{})}
-	for _, k := range index {
+	for _, k := range in {
 		batch.Input = append(batch.Input, pipe.NoChunk(n.inputs[k])...)
 	}
-	m.observe(nil)
 	p, err := m.begin(c, n.kind, &batch)
 	if err != nil {
 		fail(err)
@@ -70,7 +70,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	for i, k := range at {
 		ys[i] = attached[k]
 	}
-	m.observe(n)
+	m.beginMeasurement(n)
 	return ys
 }
 
@@ -97,19 +97,22 @@ func (n *node) panic(c *torch.Ctx, xs []*torch.Tensor, err error) {
 func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.m.measureLoss(n)
-	for i, x := range n.inputs {
-		if x.Changes() != n.changes[i] {
-			n.panic(c, n.inputs,
-				fmt.Errorf("input %d was overwritten between forward and backward; give the "+
-					"module a Clone", i))
-		}
+	n.m.setLossBytes(n)
+	if i := n.overwritten(); i >= 0 {
+		n.panic(c, n.inputs,
+			fmt.Errorf("input %d was overwritten between forward and backward; give the module a Clone", i))
 	}
 	grads := make([]*torch.Tensor, len(n.out))
 	for i, k := range n.out {
-		grads[i], a.Grads[k] = a.Grads[k], nil // a tensor that is there twice has it at its first place
+		grads[i], a.Grads[k] = a.Grads[k], nil // a repeated element has its gradient at the first place
 	}
-	defer n.setAside(c)(a)
+	restore := engine.HideGrads(c, n.shared)
+	defer func() {
+		for i, t := range n.shared { // the graph sums them with the gradients of uses outside
+			a.InputGrads[len(n.inputs)+i] = c.GradOf(t)
+		}
+		restore()
+	}()
 	backward := n.run.Backward
 	if !a.Last {
 		backward = n.run.BackwardRetained
@@ -119,25 +122,8 @@ func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 		n.panic(c, n.inputs, err)
 	}
 	for i, g := range n.run.InputGrads() {
-		if k := n.index[i]; c.Adopt(g) != nil && a.Wanted[k] {
+		if k := n.in[i]; c.Adopt(g) != nil && a.Wanted[k] {
 			a.InputGrads[k] = g
-		}
-	}
-}
-
-// setAside removes the gradients of parameters that are also used outside. After a backward the function
-// that it returns moves the new gradients to the node's inputs, where the graph sums them, and puts the
-// old ones back.
-func (n *node) setAside(c *torch.Ctx) func(a *engine.Arrival) {
-	before := make([]*torch.Tensor, len(n.shared))
-	for i, t := range n.shared {
-		before[i] = c.GradOf(t)
-		t.SetGradOf(nil)
-	}
-	return func(a *engine.Arrival) {
-		for i, t := range n.shared {
-			a.InputGrads[len(a.InputGrads)-len(n.shared)+i] = c.GradOf(t)
-			t.SetGradOf(before[i])
 		}
 	}
 }
@@ -152,36 +138,31 @@ func (n *node) Forget() {
 	n.inputs = nil
 }
 
-// observe begins to measure the loss of a node, unless its kind is measured, and ends an earlier
-// measurement. A loss takes the bytes of the peak between forward and backward, less the live ones after
-// forward.
-func (m *Module) observe(n *node) {
-	m.lossMu.Lock()
-	defer m.lossMu.Unlock()
-	if o := m.observed; o != nil {
-		engine.RaisePeak(m.device, o.loss.Peak)
-	}
-	m.observed = nil
-	if n != nil && m.loss[n.kind] == 0 {
-		n.loss, m.observed = m.device.Memory(), n
+// beginMeasurement begins to measure the loss of the latest forward, unless a loss of its kind was
+// measured. A loss takes the peak between forward and backward, less the live bytes after forward.
+func (m *Module) beginMeasurement(n *node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lossBytes[n.kind] == 0 {
+		n.begun, m.measured = m.device.Memory(), n
 		m.device.ResetPeak()
 	}
 }
 
-// measureLoss ends the measurement of a node's loss, at its backward.
-func (m *Module) measureLoss(n *node) {
-	m.lossMu.Lock()
-	defer m.lossMu.Unlock()
-	if m.observed == n {
-		m.loss[n.kind] = max(m.device.Memory().Peak-n.loss.Live, 1)
-		engine.RaisePeak(m.device, n.loss.Peak)
-		m.observed = nil
+// setLossBytes sets the bytes of the loss of a node, at its backward, if they are being measured.
+func (m *Module) setLossBytes(n *node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.measured == n {
+		m.lossBytes[n.kind] = max(m.device.Memory().Peak-n.begun.Live, 1)
+		m.endMeasurement()
 	}
 }
 
-// lossBytes is the bytes of the loss of a kind of batches, or 0 if it was not measured.
-func (m *Module) lossBytes(kind string) int64 {
-	m.lossMu.Lock()
-	defer m.lossMu.Unlock()
-	return m.loss[kind]
+// endMeasurement ends a measurement, if there is one, and restores the device's peak. m.mu is held.
+func (m *Module) endMeasurement() {
+	if m.measured != nil {
+		engine.RaisePeak(m.device, m.measured.begun.Peak)
+		m.measured = nil
+	}
 }

@@ -39,12 +39,13 @@ var parts = map[string]func(*bench, context.Context) error{
 	"compile": (*bench).compileAhead, "limits": (*bench).measureLimits, // not in --only's default
 }
 
+var deterministic = flag.Bool("deterministic", true, "GPUs compute the same bits each time")
+
 func main() {
 	quick := flag.Bool("quick", false, "fewer and shorter rounds and fewer models; noisier")
 	only := flag.String("only", "core,memory,plain,processes,torchgpipe", "parts to measure")
 	on := flag.String("devices", "cpu:0", "the device of core, limits, memory and plain, such as cuda:0")
 	trial := flag.Bool("trial", false, "measure as on a GPU, with small models")
-	deterministic := flag.Bool("deterministic", true, "GPUs compute the same bits each time")
 	format := flag.String("format", "text", "text or json")
 	flag.Parse()
 	if flag.NArg() == 2 && flag.Arg(0) == memberArg {

@@ -117,7 +117,7 @@ func (w workload) shapes() (shapes, error) {
 func (w workload) request(more map[string]any) (map[string]any, error) {
 	s, err := w.shapes()
 	all := map[string]any{"model": w.Model, "options": s.options, "input": s.input, "target": s.target,
-		"tokens": s.tokens, "precision": w.Precision, "deterministic": torch.Deterministic()}
+		"tokens": s.tokens, "precision": w.Precision, "deterministic": *deterministic}
 	maps.Copy(all, more)
 	return all, err
 }

@@ -35,9 +35,9 @@ func newEval() *cobra.Command {
 		Long: `Print a trained model's loss and accuracy, or for regression its mean squared error.
 DIR is a checkpoint, or the directory of penstock train --out for its newest checkpoint.
 
-Flags that are left out are as in the run. The result is then the run's to the bit,
-whatever the stages, devices, processes and memory limit. With --data, the other flags of
-the data are not taken from the run. penstock launch starts several processes.`,
+Flags that are left out are as in the run. The result then has the same bits as in the run,
+with any stages, devices, processes and memory limit. With --data, the other flags of the
+data are not taken from the run. penstock launch starts several processes.`,
 		Example: `  penstock eval out/fashion
   penstock eval out/fashion --best --stages 2 --memory-limit 64MiB --format json
   penstock eval out/pets --data images --data-dir holiday --data-set size=64 --part all`,
@@ -251,6 +251,9 @@ func (p *predictor) open(cmd *cobra.Command, t *trained, path string, files []st
 			"classes to predict", "top"))
 	if err == nil && ofTokens {
 		p.tokens, err = t.tokenizer(path)
+	}
+	if err == nil && p.tokens != nil {
+		samples.Begin, err = t.beginTokens(p.tokens)
 	}
 	if err == nil {
 		p.inputs, err = data.NewInputs(*samples, p.tokens, files)

@@ -22,6 +22,7 @@ import (
 	"penstock.example/internal/arg"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -101,7 +102,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	}}, "validate", "`SHARE` of the training samples to validate on after each epoch; or test")
 	option.Section(s, "Data")
 
-	option.Count(s, &f.stages, "stages", 1, "`N` stages side by side; of several processes one each")
+	option.Count(s, &f.stages, "stages", 1, "`N` stages of the pipeline; several processes have one each")
 	option.List(s, &f.config.Balance, "balance", "`N,N,...` layers of each stage (default: even by time)",
 		option.Integer)
 	devicesFlag(s, &f.config.Devices)
@@ -118,7 +119,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		if f.allThreads = text == "all"; f.allThreads {
 			return nil
 		}
-		if err = arg.Whole(&f.config.Threads, 1, pipe.MaxThreads)(text); err != nil {
+		if err = arg.Whole(&f.config.Threads, 1, system.MaxThreads)(text); err != nil {
 			err = fmt.Errorf("%w, or all", err)
 		}
 		return err
@@ -145,13 +146,14 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 	s.BoolVar(&f.update.Nesterov, "nesterov", false, "Nesterov momentum")
 	option.List(s, &f.betas, "betas", "`B,B` of adam and adamw (default 0.9,0.999)", option.Number)
 	option.Amount(s, &f.update.Eps, "eps", math.Inf(1), "`E` of adam, adamw and rmsprop (default 1e-8)")
-	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` is the decay of weights (default 0.01 for adamw)")
-	s.StringArrayVar(&f.groups, "group", nil, "`RULE` PATTERN:scale=X,weight-decay=W: factor of --lr and own "+
-		"decay of parameters; * is any text; may be repeated, the first match counts")
+	option.Amount(s, &f.update.WeightDecay, "weight-decay", math.Inf(1), "`W` is the decay of weights "+
+		"(default 0.01 for adamw)")
+	s.StringArrayVar(&f.groups, "group", nil, "`RULE` PATTERN:scale=X,weight-decay=W gives parameters a "+
+		"factor of --lr and their own decay; * is any text; may be repeated, the first match counts")
 	f.lrSchedule.name = "constant"
 	s.Var(&option.Value{Text: "constant", Read: f.lrSchedule.read}, "lr-schedule", "`NAME` of the learning "+
 		"rate's schedule: "+strings.Join(rateSchedules, ", ")+"; with options as in step:size=30,gamma=0.1")
-	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, as the rate rises to --lr")
+	option.Whole(s, &f.warmup, "warmup", 0, 0, math.MaxInt32, "`N` first steps, while the rate rises to --lr")
 	option.Count(s, &f.scheduleSteps, "schedule-steps", 0, "`N` steps of --lr-schedule (default: the run's)")
 	option.Amount(s, &f.clipNorm, "clip-norm", math.Inf(1), "largest `NORM` of all gradients together")
 	option.Count(s, &f.patience, "patience", 0, "stop after `N` epochs without a lower loss of --validate")

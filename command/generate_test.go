@@ -15,9 +15,9 @@ import (
 	"penstock.example/train"
 )
 
-// TestPromptTokens: a prompt begins with the tokens that the tokenizer has before a text, if the model's
-// texts do in training.
-func TestPromptTokens(t *testing.T) {
+// TestBeginTokens: texts and prompts begin with the token that the tokenizer has before a text, or
+// the run's.
+func TestBeginTokens(t *testing.T) {
 	type object = map[string]any
 	var file object
 	content, err := os.ReadFile(fixtureTokenizer + "/tokenizer.json")
@@ -36,24 +36,18 @@ func TestPromptTokens(t *testing.T) {
 	if err != nil || wrong != nil {
 		t.Fatal(err, wrong)
 	}
-	rest, _ := tok.Encode([]byte("The stages"))
-	for _, row := range []struct {
-		folder, data, begin string
-		want                []int32
-	}{
-		{"./llama", "", "", []int32{5}}, // no run
-		{"./llama", "text", "", []int32{5}},
-		{"gpt", "jsonl", "", []int32{5}},
-		{"gpt", "jsonl", "none", nil},
-		{"gpt", "jsonl", "<|endoftext|>", []int32{376}},
-		{"gpt", "text", "", nil},
-	} {
-		of := &trained{modelFlags: modelFlags{folder: row.folder}, recipe: train.Recipe{Data: train.Choice{Name: row.data,
-			Settings: object{"chosen": object{"begin": row.begin}}}}}
-		ids, err := of.promptTokens(tok, "The stages")
-		if want := slices.Concat(row.want, rest); err != nil || !slices.Equal(ids, want) {
-			t.Errorf("%v: %v, %v, want %v", row, ids, err, want)
+	for chosen, want := range map[string][]int32{"": {5}, "none": nil, "<|endoftext|>": {376}} {
+		of := &trained{recipe: train.Recipe{Data: train.Choice{
+			Settings: object{"chosen": object{"begin": chosen}}}}}
+		if begin, err := of.beginTokens(tok); err != nil || !slices.Equal(begin, want) {
+			t.Errorf("begin=%s: %v, %v", chosen, begin, err)
 		}
+	}
+	a, b := textFile(t, "a.txt", "<|endoftext|>"), textFile(t, "b.txt", "")
+	out := filepath.Join(t.TempDir(), "c")
+	must(t, "tokenize", a, b, "--tokenizer", path, "--out", out)
+	if got, err := os.ReadFile(out); err != nil || string(got) != "\x05\x00\x78\x01\x05\x00" {
+		t.Errorf("tokens of two files: %x, %v", got, err)
 	}
 }
 

@@ -163,8 +163,8 @@ func newRoot(args []string) *cobra.Command {
 		Use:   programName,
 		Short: "Train neural networks as pipelines of micro-batches",
 		Long: `Penstock cuts a network into stages, puts each on a device with its own memory limit, and
-trains it as a pipeline of micro-batches. The result does not depend on the cut, to the
-bit.
+trains it as a pipeline of micro-batches. The result is the same, bit for bit, with every
+cut.
 
 Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 		SilenceErrors: true,

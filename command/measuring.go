@@ -18,6 +18,7 @@ import (
 	"penstock.example/group"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
+	"penstock.example/internal/system"
 	"penstock.example/models"
 	"penstock.example/nn"
 	"penstock.example/pipe"
@@ -81,7 +82,7 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	return nil
 }
 
-func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), pipe.MaxThreads) }
+func coresFor(cores, devices int) int { return min(max(cores/max(devices, 1), 1), system.MaxThreads) }
 
 // devicesPerProcess returns the largest number of devices of a process.
 func (j *job) devicesPerProcess() int {

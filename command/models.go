@@ -134,8 +134,8 @@ type dataFlags struct {
 func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 	option.Word(s, &f.dataName, "data", "", "`NAME` of the data set: "+strings.Join(data.Names(), ", ")+
 		defaultText, data.Names()...)
-	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; fashion-mnist has a default, synthetic none")
-	s.StringArrayVar(&f.dataSettings, "data-set", nil, "`NAME=VALUE,...` of the data; a wrong NAME lists them")
+	option.Path(s, &f.dataDir, "data-dir", "`PATH` of its files; has a default for fashion-mnist")
+	s.StringArrayVar(&f.dataSettings, "data-set", nil, "`NAME=VALUE,...` of the data; a wrong NAME lists all")
 	option.Count(s, &f.window, "window", 128, "length `N` of a sample: bytes of text, or tokens")
 }
 

@@ -229,7 +229,7 @@ func (j *job) describeRun() report.Run {
 	if j.group != nil {
 		facts = append(facts, report.Fact{Name: "Processes", Value: fmt.Sprint(j.group.Size())})
 	}
-	r := report.Placed(j.model, j.pipe)
+	r := report.DescribePipe(j.pipe)
 	r.Title, r.Last = j.modelName+" on "+j.dataName, j.last
 	r.Facts = append(facts, originFacts("Recorded")...)
 	if j.from != nil {

@@ -12,6 +12,7 @@ import (
 
 	"penstock.example/internal/option"
 	"penstock.example/internal/planfile"
+	"penstock.example/internal/system"
 	"penstock.example/nn"
 	"penstock.example/optim"
 	"penstock.example/pipe"
@@ -34,7 +35,7 @@ type measureFlags struct {
 // register adds the flags of every verb that measures. threads is the default of --threads.
 func (f *measureFlags) register(s *pflag.FlagSet, threads int) {
 	autocastFlag(s, &f.autocast)
-	option.Whole(s, &f.threads, "threads", threads, 1, pipe.MaxThreads, "`N` threads of each device")
+	option.Whole(s, &f.threads, "threads", threads, 1, system.MaxThreads, "`N` threads of each device")
 	option.Count(s, &f.repeats, "repeats", 0,
 		"`N` timed runs of each layer (default 5, or fewer of slow layers)")
 	s.Uint64Var(&f.seed, "seed", 1, "`SEED` of the made-up weights and samples")

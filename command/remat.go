@@ -112,10 +112,10 @@ func newRematExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain CHAIN --limit SIZE [flags]",
 		Short: "Say what the plan under a limit keeps, and what more would save",
-		Long: `Find the fastest plan under a limit. Print for each layer what is kept from its forward
-to its backward, how often its forward runs again, and the bytes and the time of both.
-Print the least and the greatest useful limit, and the time that 10 MB, 100 MB and 1 GB
-more would save.`,
+		Long: `Find the fastest plan under a limit. For each layer, print what is kept from forward to
+backward, its bytes, how often the forward runs again, the layer's time and the extra time.
+Then print the least and the greatest useful limit, and the time that 10 MB, 100 MB and
+1 GB more would save.`,
 		Example: `  penstock remat explain chain.json --limit 700MiB`,
 		Args:    arguments("CHAIN", "--limit"),
 	}
@@ -199,8 +199,9 @@ func newRematCompare() *cobra.Command {
   sequential     PyTorch's checkpoint_sequential: 2 to 2*sqrt(layers) segments
   all            only the input is kept
 
-Of a strategy, numbers of segments that need more memory and more time than another are left
-out. GAIN is how many more steps the best plan takes in the same time.`,
+A number of segments is left out if another number needs less memory and less time. OF NONE
+is the peak as a share of none's peak. BEST PLAN is the time of the best plan with that peak,
+and GAIN is how many more steps it takes in the same time.`,
 		Example: `  penstock remat compare chain.json`,
 		Args:    arguments("CHAIN"),
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	noerr "penstock.example/internal/must"
+	"penstock.example/internal/shim"
 	"penstock.example/torch"
 	"penstock.example/train"
 )
@@ -79,8 +80,8 @@ func TestPrecisionFlags(t *testing.T) {
 	}
 	defer gpuFlags{deterministic: true}.apply()
 	gpuFlags{tf32: true}.apply()
-	if torch.Deterministic() || !torch.TF32() {
-		t.Error("libtorch is not told")
+	if got := shim.GPUNumerics(); got != shim.TF32Convolutions|shim.TF32Products {
+		t.Errorf("libtorch has %b", got)
 	}
 	plain := sum()
 	if off, on := sum("--autocast", "off"), sum("--autocast"); off != plain || on == plain ||
@@ -96,8 +97,9 @@ func TestPrecisionFlags(t *testing.T) {
 			refuses(t, with(verb, "--"+flag), exitUsage, "has no effect without a GPU among --devices")
 		}
 		gpuFlags{tf32: true}.apply()
-		if must(t, verb...); torch.TF32() || !torch.Deterministic() {
-			t.Errorf("penstock %s: TF32 %v, deterministic %v", verb[0], torch.TF32(), torch.Deterministic())
+		must(t, verb...)
+		if got := shim.GPUNumerics(); got != shim.Deterministic {
+			t.Errorf("penstock %s: libtorch has %b", verb[0], got)
 		}
 	}
 }

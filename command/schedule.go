@@ -39,7 +39,7 @@ through a pipeline. NAME is a schedule:
   1f1b-2x         1f1b with twice the forwards in advance, for slow links
   zb-h1           1f1b with split backwards, in the same memory
   zb-h2           zb-h1 with twice the memory and less idle time
-  bfs             V stages a device, all micro-batches through each
+  bfs             V stages a device; all micro-batches pass one, then the next
   interleaved     1f1b with V stages a device
   interleaved-zb  interleaved with split backwards
   zb-v            two stages a device in a V, split backwards
@@ -128,7 +128,12 @@ func (s *scheduleShape) links() (l schedule.Links, err error) {
 	if (s.Bandwidth > 0) != (s.activation > 0) {
 		return l, badUsage("want both --bandwidth and --activation, or neither")
 	}
-	return schedule.Uniform(s.Latency, s.Bandwidth, func(schedule.Action) int64 { return s.activation }), nil
+	cost := schedule.Transfer{Latency: s.Latency}
+	if s.Bandwidth > 0 {
+		cost.Duration = time.Duration(float64(s.activation) / s.Bandwidth * float64(time.Second))
+	}
+	l.Cost = func(schedule.Action) schedule.Transfer { return cost }
+	return l, nil
 }
 
 func (s *scheduleShape) duration(a schedule.Action) time.Duration {
@@ -184,9 +189,9 @@ func newScheduleCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check that a program of a pipeline can run",
-		Long: `Check that a program can run to its end and gives the same bits whatever the timing:
-every computation is there once, after its inputs, sends and receives match, and there is
-no deadlock.
+		Long: `Check that a program can run to its end and gives the same bits with any timing. It must
+have every computation once and after its inputs. Its sends and receives must match, and no
+worker may wait for ever.
 
 FILE is a program of penstock schedule --format text, or a CSV of
 torch.distributed.pipelining. If the program cannot run the exit code is 1.`,

@@ -57,7 +57,7 @@ With --model the model is measured on all cores or on --devices. The limit of a 
 free memory. penstock train --plan reads the file of --out.
 
 CHAIN is a file of penstock profile, to plan for devices that are not here. With --chunks
-its costs count for one micro-batch; with --batch they grow with the rows of a micro-batch.
+alone, its costs are those of a micro-batch. With --batch they are scaled by rows.
 
 --machine describes devices and links. A device of speed 2 takes half the measured time;
 "from" and "to" limit a link to two devices:
@@ -99,7 +99,7 @@ func planVerb(cmd *cobra.Command, explain bool) *cobra.Command {
 				return r, err
 			}
 			r.line = line
-			line.Page = report.Planned(p.title+", planned", p.Result, p.Profile.Measured)
+			line.Page = report.DescribePlan(p.title+", planned", p.Result, p.Profile.Measured)
 			line.Page.Facts = append([]report.Fact{
 				{Name: "Step", Value: micros(line.Step) + "; " + p.bound()},
 				{Name: "Plan", Value: line.inFlags()},
@@ -277,7 +277,7 @@ func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m fitted
 		}
 	}
 	c.Wishes = f.wishes(show)
-	c.Wishes.Plans = 30 // of a device
+	c.Wishes.Plans = 60 // of a device
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
 	}

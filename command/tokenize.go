@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"penstock.example/data"
 	"penstock.example/internal/disk"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
@@ -22,7 +21,7 @@ func newTokenize() *cobra.Command {
 		Short: "Write the tokens of texts to a file to train on",
 		Long: `Make tokens of texts once, for --data tokens; --data text makes them again at every start.
 Tokens need not fit into memory in training. Each text is encoded by itself, in the order
-given.
+given, with the tokenizer's special tokens around it, such as Llama's <|begin_of_text|>.
 
 PATH is a tokenizer.json of byte-pair encoding, or a directory with one or with
 a vocab.json and a merges.txt.`,
@@ -50,15 +49,16 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 	if wide {
 		options += ",type=uint32"
 	}
+	begin, end := t.Template()
 	count := 0
 	err = disk.Write(out, func(w io.Writer) error {
 		show := progress.Successive(cmd.ErrOrStderr(), "bytes")
 		for _, name := range texts {
-			text, err := disk.Read(name, data.MaxText)
+			text, err := disk.Read(name, disk.MaxText)
 			if err != nil {
 				return wrongInput(err)
 			}
-			err = t.EncodeParts(text, func(ids []int32, done int) error {
+			write := func(ids []int32, done int) error {
 				if err := cmd.Context().Err(); err != nil {
 					return err
 				}
@@ -72,7 +72,10 @@ func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
 				}
 				_, err := w.Write(bytes)
 				return err
-			})
+			}
+			if err = write(begin, 0); err == nil {
+				err = cmp.Or(t.EncodeParts(text, write), write(end, len(text)))
+			}
 			if err != nil {
 				return wrongInput(fmt.Errorf("%s: %w", name, err))
 			}

@@ -37,8 +37,8 @@ The trained weights do not depend on --stages, --balance, --devices, --schedule,
 --virtual, --checkpoint and --memory-limit. Their last bits depend on --threads.
 
 Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU ends the run after the running step,
-with exit code 1. Ctrl-C again ends it at once. With --out a run saves at its end, also if
-it fails, but not if its loss is not a number or another process fails.
+with exit code 1. Ctrl-C again ends it at once. With --out a run saves a checkpoint when it
+ends or fails. It saves none if its loss is not a number or another process has failed.
 
 Processes share the stages of a run if penstock launch, torchrun, srun or mpirun starts
 them, or with --rank. All need the same command line, data and program.`,

@@ -196,11 +196,12 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 		if err != nil {
 			return err
 		}
-		ids, err := t.promptTokens(tokens, g.prompt)
-		for _, id := range ids {
+		begin, err := t.beginTokens(tokens)
+		ids, wrong := tokens.Encode([]byte(g.prompt))
+		for _, id := range slices.Concat(begin, ids) {
 			prompt = append(prompt, int64(id))
 		}
-		return cmp.Or(err, g.checkLength(t, len(prompt)), t.checkTokens(tokens.Len()))
+		return cmp.Or(err, wrong, g.checkLength(t, len(prompt)), t.checkTokens(tokens.Len()))
 	})
 	if err != nil {
 		return err
@@ -240,16 +241,17 @@ func (w *textWriter) write(id int64) (err error) {
 	return err
 }
 
-// promptTokens encodes a prompt as the model's texts are in training.
-func (t *trained) promptTokens(tokens *tokenizer.Tokenizer, prompt string) ([]int32, error) {
-	begin, _ := tokens.Template()
-	ids, err := tokens.Encode([]byte(prompt))
-	if text := t.dataSetting("begin"); text == "none" || !models.IsFolder(t.folder) && t.recipe.Data.Name != "jsonl" {
-		begin = nil
-	} else if text != "" && err == nil {
-		begin, err = tokens.Encode([]byte(text))
+// beginTokens returns the tokens before a text, as in training.
+func (t *trained) beginTokens(tokens *tokenizer.Tokenizer) ([]int32, error) {
+	switch text := t.dataSetting("begin"); text {
+	case "":
+		begin, _ := tokens.Template()
+		return begin, nil
+	case "none":
+		return nil, nil
+	default:
+		return tokens.Encode([]byte(text))
 	}
-	return slices.Concat(begin, ids), err
 }
 
 // checkLength refuses a text that is longer than the model's positions.

@@ -59,8 +59,8 @@ type Array struct {
 	Uint8   []uint8
 }
 
-// numbers is an Array that was read from a file. exact is Float32 before it was rounded, or nil.
-type numbers struct {
+// fileArray is an Array that was read from a file. exact is Float32 before it was rounded, or nil.
+type fileArray struct {
 	Array
 	exact []float64
 }
@@ -96,12 +96,12 @@ func copyRow(to *Array, row int, from Array, index, size int) {
 // Float32, divided by 255 or normalised.
 type arraySet struct {
 	info   Info
-	input  numbers
+	input  fileArray
 	target Array
 	tables [][256]float32 // of Uint8 inputs, by channel
 }
 
-// newArrays keeps inputs [n, ...] and targets [n, ...]. With classes 0 the greatest label decides.
+// newArrays keeps inputs [n, ...] and targets [n, ...]. classes 0 means the greatest label plus 1.
 func newArrays(name string, classes int, input, target Array) (*arraySet, error) {
 	if err := cmp.Or(checkArray("inputs", input), checkArray("targets", target)); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func newArrays(name string, classes int, input, target Array) (*arraySet, error)
 		return nil, fmt.Errorf("%d inputs and %d targets; want a target for each input", input.Shape[0],
 			target.Shape[0])
 	}
-	a := &arraySet{input: numbers{Array: input}, target: target}
+	a := &arraySet{input: fileArray{Array: input}, target: target}
 	a.info = Info{Name: name, Classes: classes, Source: input.Kind,
 		Input: Spec{input.Kind, input.Shape[1:]}, Target: Spec{target.Kind, target.Shape[1:]}}
 	if shape := a.info.Input.Shape; input.Kind == Float32 && len(shape) == 3 {
@@ -160,7 +160,7 @@ func (i Info) checkShapes() error {
 		want = "int64 for classes, or float32 for numbers"
 	case i.Input.Kind == Int64:
 		if i.Target.Kind != Int64 || len(in) != 1 || !slices.Equal(in, out) {
-			want = "tokens [t] with the tokens that follow, int64 [t], or inputs of float32 or uint8"
+			want = "int64 targets [t] for int64 inputs [t], the token after each, or other inputs than int64"
 		}
 	case i.Target.Kind == Float32:
 		if len(out) != 1 {
@@ -232,7 +232,7 @@ func (i Info) checkNormal() error {
 }
 
 // normaliseSample writes (x - Mean) / Std by channel for the numbers x of a row, or x itself without a Mean.
-func (i Info) normaliseSample(to []float32, from numbers, row int) {
+func (i Info) normaliseSample(to []float32, from fileArray, row int) {
 	for k := range to {
 		at := row*len(to) + k
 		x := float64(from.Float32[at])
@@ -319,21 +319,21 @@ func FromSlices[X, Y number](inputs []X, shape []int64, targets []Y) (Dataset, e
 	x, y := arrayOf(inputs, true), arrayOf(targets, false)
 	size := int64((Spec{Shape: shape}).Size())
 	if size < 1 || len(inputs) == 0 || int64(len(inputs))%size != 0 {
-		return nil, fmt.Errorf("data: slices: %d numbers; want a multiple, above 0, of the %d of an "+
-			"input %v", len(inputs), size, shape)
+		return nil, fmt.Errorf("data: slices: %d numbers; want whole inputs %v of %d numbers, at "+
+			"least one", len(inputs), shape, size)
 	}
 	n := int64(len(inputs)) / size
 	if len(targets) == 0 || int64(len(targets))%n != 0 {
-		return nil, fmt.Errorf("data: slices: %d targets for %d inputs %v; want a multiple, above 0",
-			len(targets), n, shape)
+		return nil, fmt.Errorf("data: slices: %d targets for %d inputs %v; want equally many for "+
+			"each input, at least one", len(targets), n, shape)
 	}
 	x.Shape = append([]int64{n}, shape...)
 	y.Shape = []int64{n}
-	each := int64(len(targets)) / n
-	if y.Kind == Int64 && x.Kind != Int64 && each > 1 && len(shape) == 3 {
-		y.Shape = append(y.Shape, each/shape[2], shape[2])
-	} else if each > 1 || y.Kind == Float32 || x.Kind == Int64 {
-		y.Shape = append(y.Shape, each)
+	perInput := int64(len(targets)) / n
+	if y.Kind == Int64 && x.Kind != Int64 && perInput > 1 && len(shape) == 3 {
+		y.Shape = append(y.Shape, perInput/shape[2], shape[2])
+	} else if perInput > 1 || y.Kind == Float32 || x.Kind == Int64 {
+		y.Shape = append(y.Shape, perInput)
 	}
 	set, err := newArrays("slices", 0, x, y)
 	return set, named("slices", err)

@@ -143,14 +143,14 @@ func TestFromSlicesRefuses(t *testing.T) {
 	}
 	_, tokens := data.FromSlices([]int{1, 2, 3, 4}, []int64{2}, []int{0, 1})
 	for want, err := range map[string]error{
-		"3 numbers; want a multiple, above 0, of the 2 of an input [2]": refused(numbers[:3], 0, 1),
+		"3 numbers; want whole inputs [2] of 2 numbers": refused(numbers[:3], 0, 1),
 		"0 numbers": refused(numbers[:0]),
-		"3 targets for 2 inputs [2]; want a multiple, above 0":              refused(numbers, 0, 1, 1),
-		"all targets are 0; want at least two classes":                      refused(numbers, 0, 0),
-		"target 1 has class -1; want 0 to 1":                                refused(numbers, 1, -1),
-		"targets int64 [2]; want a class for each input, or for each pixel": refused(numbers, 0, 1, 0, 1),
-		"inputs are int64 [2] and targets int64 [1]; want tokens [t]":       tokens,
-		"inputs: number 1 of sample 1 is NaN; want finite numbers":          refused([]float32{1, 2, 3, nan}, 0, 1),
+		"3 targets for 2 inputs [2]; want equally many":                      refused(numbers, 0, 1, 1),
+		"all targets are 0; want at least two classes":                       refused(numbers, 0, 0),
+		"target 1 has class -1; want 0 to 1":                                 refused(numbers, 1, -1),
+		"targets int64 [2]; want a class for each input, or for each pixel":  refused(numbers, 0, 1, 0, 1),
+		"inputs are int64 [2] and targets int64 [1]; want int64 targets [t]": tokens,
+		"inputs: number 1 of sample 1 is NaN; want finite numbers":           refused([]float32{1, 2, 3, nan}, 0, 1),
 	} {
 		wantError(t, err, "data: slices: ", want)
 	}

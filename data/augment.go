@@ -42,12 +42,12 @@ func (a Augment) check(set Dataset) error {
 type view struct {
 	down, right int
 	flip        bool
-	crop        *crop // of a picture; nil is its largest square in the middle
+	part        *part // of a picture, by Augment.Scale; nil is its largest square in the middle
 }
 
-// crop has random rectangles; the first that fits into a picture is used, otherwise the largest square.
-// area is the share of the picture's area, x and y are positions from 0 to 1.
-type crop [10]struct{ area, aspect, x, y float64 }
+// part has random rectangles. The first that fits into a picture is used, otherwise the largest
+// square. area is the share of the picture's area, x and y are positions from 0 to 1.
+type part [10]struct{ area, aspect, x, y float64 }
 
 // views draws the changes of samples in an epoch. The result is nil without augmentation.
 func (a Augment) views(seed uint64, epoch int, indices []int) []view {
@@ -64,15 +64,15 @@ func (a Augment) views(seed uint64, epoch int, indices []int) []view {
 		}
 		v.flip = a.Flip && s.below(2) == 1
 		if a.Scale > 0 {
-			v.crop = newCrop(&s, a.Scale)
+			v.part = newPart(&s, a.Scale)
 		}
 	}
 	return views
 }
 
-func newCrop(s *stream, least float64) *crop {
+func newPart(s *stream, least float64) *part {
 	const narrowest = 3.0 / 4
-	p := new(crop)
+	p := new(part)
 	for i := range p {
 		p[i].area = least + (1-least)*s.share()
 		p[i].aspect = narrowest + (1-narrowest)*s.share()
@@ -84,8 +84,8 @@ func newCrop(s *stream, least float64) *crop {
 	return p
 }
 
-// rectangle returns the crop in a picture of this size.
-func (p *crop) rectangle(width, height int) (x, y, w, h int) {
+// rectangle returns the part of a picture of this size.
+func (p *part) rectangle(width, height int) (x, y, w, h int) {
 	if p != nil {
 		for _, try := range p {
 			area := try.area * float64(width) * float64(height)

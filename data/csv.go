@@ -29,7 +29,7 @@ type CSV struct {
 	Task Task
 
 	// Header says whether the first line has names. If it is nil, the line has names if it differs in kind,
-	// numbers or text, from the columns below. Open refuses a file where that is not clear.
+	// numbers or text, from the columns below. Open refuses a file whose first line may be either.
 	Header *bool
 
 	Separator rune // 0 means a comma
@@ -39,7 +39,7 @@ type CSV struct {
 	Standardise bool
 }
 
-// openCSV reads tables. The first has the classes.
+// openCSV reads one or two tables. The first decides the classes.
 func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 	c := o.CSV
 	var sets []*arraySet
@@ -54,7 +54,7 @@ func openCSV(paths []string, o Options) (train, test Dataset, err error) {
 		}
 		var set *arraySet
 		if err == nil {
-			set, err = t.arrays(c.Task, names)
+			set, err = t.set(c.Task, names)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", path, err)
@@ -88,7 +88,7 @@ const maxColumns = 1 << 16
 
 // readTable reads a table. If table and trainedOn have column names, columns get the order of trainedOn.
 func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
-	content, err := disk.Read(path, MaxText)
+	content, err := disk.Read(path, disk.MaxText)
 	if err == nil {
 		err = disk.CheckUTF8(content)
 	}
@@ -129,8 +129,8 @@ func readTable(path string, c CSV, trainedOn *Info) (*table, error) {
 	return t, err
 }
 
-// lines yields the number and the values of each line of a table, without blanks around them. The next line
-// overwrites the values. An error goes to failed and ends the lines.
+// lines yields the number and the values of each line of a table, without blanks around values. The
+// next line overwrites the values. An error is stored in failed and ends the lines.
 func (c CSV) lines(content []byte, failed *error) iter.Seq2[int, []string] {
 	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(content, []byte("\ufeff"))))
 	r.Comma, r.ReuseRecord, r.TrimLeadingSpace = cmp.Or(c.Separator, ','), true, true
@@ -140,8 +140,8 @@ func (c CSV) lines(content []byte, failed *error) iter.Seq2[int, []string] {
 			if err == io.EOF {
 				return
 			} else if err != nil {
-				*failed = fmt.Errorf("%w; want as many values as in the first line, separated by %q, those "+
-					"with quotes in quotes", err, r.Comma)
+				*failed = fmt.Errorf("%w; want as many values as in the first line, separated by %q, and "+
+					"quotes around a value that has a quote", err, r.Comma)
 				return
 			}
 			for i, text := range record {
@@ -165,10 +165,10 @@ func appendNumbers(to []float64, line int, record []string, columns []int) ([]fl
 	return to, nil
 }
 
-// firstLine returns the first line, and whether it has names, by the thousand lines below it. Names may be
-// numbers: pandas calls columns 0, 1, 2 and so on if they have no names.
-func (c CSV) firstLine(content []byte) (first []string, names bool, err error) {
-	var alike []bool // whether the values of first are like one below
+// firstLine returns the first line and whether it is a header, judged by at most a thousand lines
+// below it. Names may be numbers: pandas calls columns 0, 1, 2 and so on if they have no names.
+func (c CSV) firstLine(content []byte) (first []string, header bool, err error) {
+	var alike []bool // whether a value below is of the same kind, by column
 	below, fractions := 0, false
 	for _, record := range c.lines(content, &err) {
 		if first == nil {
@@ -188,10 +188,11 @@ func (c CSV) firstLine(content []byte) (first []string, names bool, err error) {
 		return nil, false, err
 	case c.Header != nil:
 		return first, *c.Header, nil
-	case !slices.ContainsFunc(first, isNumber): // lines of numbers and a target have a number
+	case !slices.ContainsFunc(first, isNumber): // a sample has at least one number
 		return first, true, nil
 	}
-	// 0,1,2 may count columns, and so may 2019,2020,2021 over fractions.
+	// A header's numbers ascend. If they count up from 0, or from any number above fractions, such
+	// as the years 2019, 2020, 2021, the line may be a header although it looks like a sample.
 	differs, ascending, counted, last := false, true, true, -1
 	if fractions {
 		last, _ = strconv.Atoi(first[0])
@@ -277,7 +278,7 @@ func (c CSV) columnOrder(first []string, header bool, trainedOn *Info) (order []
 	return order, nil
 }
 
-// task returns the task and the names of the classes, sorted as whole numbers if all are.
+// task returns the task and the names of the classes, sorted as numbers if all are whole numbers.
 func (t *table) task(asked Task) (Task, []string, error) {
 	numbers, whole, distinct := true, true, map[string]float64{}
 	for i, text := range t.targets {
@@ -304,7 +305,7 @@ func (t *table) task(asked Task) (Task, []string, error) {
 	return Classification, names, nil
 }
 
-// className returns the name of a target's class: its text, but 1 for 1.0.
+// className returns the name of a target's class. It is the target's text, but 1 for 1.0.
 func className(text string) string {
 	if x, whole := wholeNumber(text); whole && strings.ContainsAny(text, ".eE") {
 		return strconv.FormatFloat(x, 'f', -1, 64)
@@ -317,8 +318,8 @@ func wholeNumber(text string) (x float64, whole bool) {
 	return x + 0, err == nil && math.Trunc(x) == x && finite(x) // no -0
 }
 
-// arrays converts the table to a set.
-func (t *table) arrays(task Task, names []string) (*arraySet, error) {
+// set converts the table to a set. It ignores names in a regression.
+func (t *table) set(task Task, names []string) (*arraySet, error) {
 	n := int64(len(t.targets))
 	input := Array{Kind: Float32, Shape: []int64{n, int64(len(t.inputs)) / n, 1, 1},
 		Float32: converted[float32](t.inputs)}
@@ -358,7 +359,8 @@ func (t *table) arrays(task Task, names []string) (*arraySet, error) {
 	return set, nil
 }
 
-// meanAndDeviation returns each column's over train, a part of whole. A constant column has deviation 1.
+// meanAndDeviation returns the mean and the deviation of each column over train, which is whole or
+// a subset of it. A constant column has the deviation 1.
 func meanAndDeviation(train Dataset, whole *arraySet) (means, deviations []float64) {
 	rows, columns := train.Len(), whole.info.Input.Size()
 	at := func(i int) int { return i }

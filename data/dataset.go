@@ -39,7 +39,7 @@ type Dataset interface {
 	Fill(batch *Batch, indices []int) error
 }
 
-// Info describes the samples of a data set. NewInputs can make similar inputs from it without the set.
+// Info describes the samples of a data set. NewInputs makes inputs of the same form from files.
 type Info struct {
 	Name    string `json:"name"`
 	Classes int    `json:"classes,omitempty"` // a target is in [0, Classes); 0 for regression
@@ -64,14 +64,18 @@ type Info struct {
 	// table or its header.
 	Columns []string `json:"columns,omitempty"`
 
-	// TargetColumn is the targets' column, from 1, of a table without a header; 0 is the last.
+	// TargetColumn is the number, from 1, of the target's column in a table without a header. 0
+	// means the last column.
 	TargetColumn int `json:"target_column,omitempty"`
 
 	// Tokenizer is the sum of the text's tokenizer (tokenizer.Tokenizer.Sum), or "" if unknown or none.
 	Tokenizer string `json:"tokenizer_sha256,omitempty"`
+
+	// Begin has the special tokens before each text, such as Llama's <|begin_of_text|>.
+	Begin []int32 `json:"begin,omitempty"`
 }
 
-// checkTokenizer returns an error if a model trained on i does not fit the tokenizer with this sum.
+// checkTokenizer returns an error if sum and i.Tokenizer are of different tokenizers.
 func (i Info) checkTokenizer(sum string) error {
 	if i.Tokenizer == "" || sum == "" || i.Tokenizer == sum {
 		return nil
@@ -80,7 +84,7 @@ func (i Info) checkTokenizer(sum string) error {
 		"trained with those of %s; want the tokenizer that it was trained with", sum, i.Tokenizer)
 }
 
-// checkForm returns an error unless samples have the form of those that a model was trained on, if known.
+// checkForm returns an error if samples do not have the form i. A nil i stands for any form.
 func (i *Info) checkForm(samples Info) error {
 	if i == nil {
 		return nil
@@ -126,8 +130,8 @@ func (i Info) Task() Task {
 	return Classification
 }
 
-// Outputs returns the number of a model's outputs for a target: the number of classes, or for
-// regression of the target's numbers.
+// Outputs returns the number of a model's outputs for each target: one for each class, or in
+// regression one for each number of the target.
 func (i Info) Outputs() int {
 	if i.Task() == Regression {
 		return i.Target.Size()
@@ -171,7 +175,8 @@ func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err er
 	return train, test, named(set.Info().Name, err)
 }
 
-// split is Split. With textEnd, the last samples of a text without prompts are used for testing.
+// split is Split without the set's name in errors. With textEnd, the test samples of a text without
+// prompts are not drawn, but its last ones.
 func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test Dataset, err error) {
 	n := set.Len()
 	switch share = cmp.Or(share, 0.1); {
@@ -180,16 +185,15 @@ func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test D
 	case n < 2:
 		return nil, nil, fmt.Errorf("%d samples; want at least 2, one to train and one to test with", n)
 	}
-	tested := min(int(math.Ceil(share*float64(n))), n-1)
+	testSize := min(int(math.Ceil(share*float64(n))), n-1)
+	order := permutation(n, seed, 0)
 	if t, ok := set.(*textSet); ok && textEnd && !t.prompts {
-		training, testing := *t, *t
-		training.length, testing.first, testing.length = n-tested, n-tested, tested
-		return &training, &testing, nil
+		slices.Sort(order)
+		slices.Reverse(order)
 	}
-	order := Permutation(n, seed, 0)
-	slices.Sort(order[:tested])
-	slices.Sort(order[tested:])
-	return &subset{set, order[tested:]}, &subset{set, order[:tested]}, nil
+	slices.Sort(order[:testSize])
+	slices.Sort(order[testSize:])
+	return &subset{set, order[testSize:]}, &subset{set, order[:testSize]}, nil
 }
 
 type subset struct {
@@ -206,7 +210,7 @@ func (s *subset) Fill(batch *Batch, indices []int) error {
 	return s.Dataset.Fill(batch, s.wholeIndices(indices))
 }
 
-// wholeIndices returns the indices of samples in the whole set.
+// wholeIndices converts indices of the subset to indices of the whole set.
 func (s *subset) wholeIndices(indices []int) []int {
 	whole := make([]int, len(indices))
 	for i, index := range indices {

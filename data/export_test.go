@@ -3,11 +3,13 @@ package data
 var (
 	DecodeIDX = decodeIDX
 	DecodeNPY = decodeNPY
+
+	Permutation = permutation
 )
 
 // NewImages returns normalised images.
 func NewImages(name string, classes int, images, labels Array, mean, std []float64) (Dataset, error) {
-	return readSet(name, classes, numbers{Array: images}, labels, mean, std)
+	return normalisedSet(name, classes, fileArray{Array: images}, labels, mean, std)
 }
 
 // NewText is a text as bytes.

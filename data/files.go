@@ -29,9 +29,9 @@ var (
 // in C order. The header is a Python dictionary, such as
 //
 //	{'descr': '<f4', 'fortran_order': False, 'shape': (60000, 784), }
-func decodeNPY(file []byte) (numbers, error) {
+func decodeNPY(file []byte) (fileArray, error) {
 	if !bytes.HasPrefix(file, []byte(npyMagic)) || len(file) < 12 {
-		return numbers{}, fmt.Errorf("it begins with %q: this is no npy file", file[:min(len(file), 6)])
+		return fileArray{}, fmt.Errorf("it begins with %q: this is no npy file", file[:min(len(file), 6)])
 	}
 	var length, rest = int(binary.LittleEndian.Uint32(file[8:])), file[12:]
 	switch version := [2]byte(file[6:]); version {
@@ -39,24 +39,24 @@ func decodeNPY(file []byte) (numbers, error) {
 		length, rest = int(binary.LittleEndian.Uint16(file[8:])), file[10:]
 	case [2]byte{2, 0}, [2]byte{3, 0}:
 	default:
-		return numbers{}, fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
+		return fileArray{}, fmt.Errorf("it has version %d.%d of the format; want 1.0, 2.0 or 3.0", version[0],
 			version[1])
 	}
 	if length > min(len(rest), disk.MaxHeader) {
-		return numbers{}, fmt.Errorf("the header has %d of %d bytes; want at most %d: the file is cut short, "+
-			"or damaged", len(rest), length, disk.MaxHeader)
+		return fileArray{}, fmt.Errorf("the header has %d of %d bytes; want at most %d: the file is cut "+
+			"short, or damaged", len(rest), length, disk.MaxHeader)
 	}
 	header := string(rest[:length])
 	descr, sizes := npyDescr.FindStringSubmatch(header), npyShape.FindStringSubmatch(header)
 	if descr == nil || sizes == nil || !npyOrder.MatchString(header) {
-		return numbers{}, fmt.Errorf("header %q; want an array of one type in C order: save "+
+		return fileArray{}, fmt.Errorf("header %q; want an array of one type in C order: save "+
 			"numpy.ascontiguousarray(x)", header)
 	}
 	var shape []int64
 	for size := range strings.FieldsFuncSeq(sizes[1], func(r rune) bool { return r == ',' || r == ' ' }) {
 		n, err := strconv.ParseInt(size, 10, 62)
 		if err != nil {
-			return numbers{}, fmt.Errorf("header %q: %w", header, err)
+			return fileArray{}, fmt.Errorf("header %q: %w", header, err)
 		}
 		shape = append(shape, n)
 	}
@@ -66,18 +66,18 @@ func decodeNPY(file []byte) (numbers, error) {
 // decodeIDX decodes an array of bytes in the IDX format, plain or compressed with gzip. The format
 // (http://yann.lecun.com/exdb/mnist/) is two zero bytes, a byte for the kind (8: unsigned bytes), a byte
 // for the number of dimensions, the dimensions as 32-bit big-endian integers, and the numbers.
-func decodeIDX(file []byte) (numbers, error) {
+func decodeIDX(file []byte) (fileArray, error) {
 	if bytes.HasPrefix(file, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
 		unzipped, err := gzip.NewReader(bytes.NewReader(file))
 		if err == nil {
 			file, err = disk.ReadStream(unzipped, disk.MaxUnzip)
 		}
 		if err != nil {
-			return numbers{}, fmt.Errorf("the gzip data: %w", err)
+			return fileArray{}, fmt.Errorf("the gzip data: %w", err)
 		}
 	}
 	if !bytes.HasPrefix(file, []byte{0, 0, 8}) || len(file) < 4 || len(file) < 4+4*int(file[3]) {
-		return numbers{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
+		return fileArray{}, fmt.Errorf("it begins with %x; want 000008 and the dimensions: it is cut short, "+
 			"or no IDX file of bytes", file[:min(len(file), 4)])
 	}
 	var shape []int64
@@ -88,11 +88,11 @@ func decodeIDX(file []byte) (numbers, error) {
 	return decodeNumbers(rest, "|u1", shape)
 }
 
-// decodeNumbers decodes numbers in the format that NumPy names descr. It allocates memory last.
-func decodeNumbers(content []byte, descr string, shape []int64) (numbers, error) {
+// decodeNumbers decodes numbers in the format that NumPy names descr. It checks before it allocates.
+func decodeNumbers(content []byte, descr string, shape []int64) (fileArray, error) {
 	width := map[string]int{"<f4": 4, "<f8": 8, "<i4": 4, "<i8": 8, "|u1": 1}[descr]
 	if width == 0 {
-		return numbers{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, "+
+		return fileArray{}, fmt.Errorf("its numbers are %s; want float32, float64, int32, int64 or uint8, "+
 			"little-endian: save x.astype('float32'), or astype('int64') for classes", descr)
 	}
 	count := 1.0 // cannot overflow, and is exact up to any possible length of content
@@ -100,10 +100,10 @@ func decodeNumbers(content []byte, descr string, shape []int64) (numbers, error)
 		count *= float64(dim)
 	}
 	if count*float64(width) != float64(len(content)) {
-		return numbers{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the file "+
-			"is cut short, or more follows", len(content), width, shape)
+		return fileArray{}, fmt.Errorf("%d bytes of data; want numbers of %d bytes of the shape %v: the "+
+			"file is cut short, or more follows", len(content), width, shape)
 	}
-	a := numbers{Array: Array{Kind: Uint8, Shape: shape}}
+	a := fileArray{Array: Array{Kind: Uint8, Shape: shape}}
 	switch descr {
 	case "<f4":
 		a.Kind, a.Float32 = Float32, decoded[float32](content, width)
@@ -127,7 +127,7 @@ func decoded[N number](content []byte, width int) []N {
 	return all
 }
 
-func readArray(path string, decode func([]byte) (numbers, error)) (array numbers, err error) {
+func readArray(path string, decode func([]byte) (fileArray, error)) (array fileArray, err error) {
 	content, err := disk.Read(path, disk.MaxArray)
 	if err == nil {
 		if array, err = decode(content); err != nil {
@@ -149,7 +149,7 @@ func npyFiles(directory string) ([]string, error) {
 
 // openNPY reads the files of npyFiles: inputs and targets alternate.
 func openNPY(paths []string, o Options) (train, test Dataset, err error) {
-	var arrays []numbers
+	var arrays []fileArray
 	for i, path := range paths {
 		a, err := readArray(path, decodeNPY)
 		if err != nil {
@@ -169,7 +169,7 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	}
 	var sets []*arraySet
 	for i := 0; i < len(arrays); i += 2 {
-		set, err := readSet("npy", o.Classes, arrays[i], arrays[i+1].Array, o.Mean, o.Std)
+		set, err := normalisedSet("npy", o.Classes, arrays[i], arrays[i+1].Array, o.Mean, o.Std)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s and %s)", err, paths[i], paths[i+1])
 		}
@@ -178,8 +178,9 @@ func openNPY(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-// readSet returns a normalised set of arrays that were read.
-func readSet(name string, classes int, input numbers, target Array, mean, std []float64) (*arraySet, error) {
+// normalisedSet returns a normalised set of arrays from files.
+func normalisedSet(name string, classes int, input fileArray, target Array, mean, std []float64) (*arraySet,
+	error) {
 	set, err := newArrays(name, classes, input.Array, asTargets(target))
 	if err == nil {
 		set.input = input
@@ -205,13 +206,13 @@ func asTargets(y Array) Array {
 // classic is a data set of labelled images in files with fixed names.
 type classic struct {
 	name      string
-	usual     string // Debian's directory of it; may be empty
-	archive   string // the directory in its archive; may be empty
+	place     string // directory of its Debian package; may be empty
+	archive   string // directory in its archive; may be empty
 	fetch     string // where to download it
 	mean, std []float64
 	classes   []string    // names; nil for digits
 	parts     [2][]string // the files to train and to test with
-	decode    func(paths []string) (images, labels numbers, err error)
+	decode    func(paths []string) (images, labels fileArray, err error)
 }
 
 var mnistParts = [2][]string{
@@ -219,17 +220,17 @@ var mnistParts = [2][]string{
 	{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},
 }
 
-// Mean and standard deviation are over all training pixels/255, rounded as in common recipes such as
-// PyTorch's examples/mnist/main.py. CIFAR-10 is the binary version
-// (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes use its mean deviation within images instead:
-// 0.2023, 0.1994, 0.2010.
+// Mean and standard deviation are over all training pixels/255, rounded as in common recipes such
+// as PyTorch's examples/mnist/main.py. CIFAR-10 is the binary version
+// (https://www.cs.toronto.edu/~kriz/cifar.html). Some recipes take the deviation within each of its
+// images, and use the mean over images: 0.2023, 0.1994, 0.2010.
 var (
 	mnist = classic{
 		name: "mnist", fetch: "https://ossci-datasets.s3.amazonaws.com/mnist/",
 		mean: []float64{0.1307}, std: []float64{0.3081}, parts: mnistParts, decode: decodeMNIST,
 	}
 	fashionMNIST = classic{
-		name: "fashion-mnist", usual: "/usr/share/datasets/fashion-mnist",
+		name: "fashion-mnist", place: "/usr/share/datasets/fashion-mnist",
 		fetch: "https://github.com/zalandoresearch/fashion-mnist, or in the Debian package " +
 			"dataset-fashion-mnist",
 		mean: []float64{0.2860}, std: []float64{0.3530}, parts: mnistParts, decode: decodeMNIST,
@@ -249,9 +250,8 @@ var (
 )
 
 func (c classic) set() set {
-	return set{tasks: classes, usual: c.usual, want: "the directory of its files, which are at " + c.fetch,
-		settings: func(o *Options) []arg.Setting { return imageSettings(o, "the set's") },
-		files:    c.files, open: c.open}
+	return set{classes, "the directory of its files, which are at " + c.fetch, c.place,
+		func(o *Options) []arg.Setting { return imageSettings(o, "the set's") }, c.files, c.open}
 }
 
 // files returns the paths of all files, plain or with .gz.
@@ -274,8 +274,8 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: get it again from %s", err, c.fetch)
 		}
-		mean, std := o.normal(c.mean, c.std)
-		set, err := readSet(c.name, 10, images, labels.Array, mean, std)
+		mean, std := o.normalisation(c.mean, c.std)
+		set, err := normalisedSet(c.name, 10, images, labels.Array, mean, std)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w (in %s)", err, paths[0])
 		}
@@ -285,7 +285,7 @@ func (c classic) open(paths []string, o Options) (train, test Dataset, err error
 	return trainAndTest(o, sets)
 }
 
-func decodeMNIST(paths []string) (images, labels numbers, err error) {
+func decodeMNIST(paths []string) (images, labels fileArray, err error) {
 	images, wrong := readArray(paths[0], decodeIDX)
 	labels, err = readArray(paths[1], decodeIDX)
 	if err = cmp.Or(wrong, err); err != nil {
@@ -300,7 +300,7 @@ func decodeMNIST(paths []string) (images, labels numbers, err error) {
 }
 
 // decodeCIFAR10 reads files of records: a label byte, then 32 x 32 bytes each of red, green and blue.
-func decodeCIFAR10(paths []string) (images, labels numbers, err error) {
+func decodeCIFAR10(paths []string) (images, labels fileArray, err error) {
 	const record, most = 1 + 3*32*32, 1 << 30
 	for _, path := range paths {
 		content, err := disk.Read(path, most)

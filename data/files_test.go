@@ -341,7 +341,7 @@ func TestOpenTakesRegularFilesAlone(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "a.txt")
 	writeFile(t, path, []byte("x"))
-	must.Do(t, os.Truncate(path, data.MaxText+1))
+	must.Do(t, os.Truncate(path, disk.MaxText+1))
 	_, _, err := data.Open("text", path, data.Options{})
 	wantError(t, err, path, "want at most 4294967296")
 }
@@ -421,7 +421,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"csv", lines("1,2", "1,2"), data.Options{CSV: data.CSV{Target: "3"}},
 			`no column "3"; want a name in the header, or a number from 1 to 2`},
 		{"csv", lines("a,b,a", "1,2,0"), data.Options{}, `the header has the column "a" twice`},
-		{"csv", lines("a,b", "1,\"2"), data.Options{}, "separated by ',', those with quotes in quotes"},
+		{"csv", lines("a,b", "1,\"2"), data.Options{}, "separated by ',', and quotes around"},
 		{"csv", lines(amounts...), data.Options{}, "150 different whole numbers"},
 		{"csv", lines("1,2", "1,red"), data.Options{CSV: data.CSV{Task: data.Regression}},
 			`line 2: the target "red"; want a finite number`},
@@ -439,7 +439,7 @@ func TestOpenRefuses(t *testing.T) {
 			data.Options{Holdout: 0.5}, "Holdout is 0.5: there is a part to test with"},
 		{"npy", files{"train_x.npy": x, "train_y.npy": y,
 			"test_x.npy": npyOf("<f4", make([]float32, 12), 4, 3), "test_y.npy": y}, data.Options{},
-			"want the same shapes and kinds"},
+			"want the same kinds and shapes"},
 		{"images", files{}, data.Options{}, "no directory in "},
 		{"images", files{"cat/a.png": image, "dog/a.txt": nil}, data.Options{},
 			"dog: name a directory with a directory of PNG"},

@@ -33,17 +33,16 @@ type input struct {
 // NewInputs reads inputs from files for a model trained on the samples that info describes:
 //
 //	pictures   PNG, JPEG or GIF, if Info.Source is Uint8; resized and normalised like the samples
-//	text       the last bytes of the file; or, with the tokenizer t, the last tokens. t must be the
-//	           training set's (Info.Tokenizer), and nil if the set has bytes
-//	.npy       one or more rows of kind Info.Source; numbers are normalised by Info.Mean and Info.Std,
-//	           and of tokens the last in each row are used
-//	tables     for inputs [columns 1 1] of numbers: comma-separated values, or with semicolons or tabs.
-//	           Columns are found by Info.Columns, and others ignored; without names there are the inputs'
-//	           alone, or the target's as well
+//	text       Info.Begin and the file's tokens by the tokenizer t, which must be the training set's
+//	           (Info.Tokenizer). The file's bytes if the set has bytes and t is nil
+//	.npy       one or more rows of kind Info.Source; numbers are normalised by Info.Mean and Info.Std
+//	tables     for inputs [columns 1 1] of numbers: values separated by commas, semicolons or tabs.
+//	           Columns are found by Info.Columns, and other columns are ignored. A table without names
+//	           has the inputs' columns, and may have the target's
 //
-// The path - is standard input, which may be all but a picture.
+// The path - is standard input, which cannot be a picture.
 //
-// Inputs with fewer tokens than a sample are followed by zeros; Length is the number of their tokens.
+// A sample has the last tokens of a text or row. Shorter inputs are followed by zeros; see Length.
 // NewInputs reads text and arrays, and the header of pictures; Fill reads the pictures. Errors name the
 // file.
 func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (_ *Inputs, err error) {
@@ -67,9 +66,9 @@ func NewInputs(info Info, t *tokenizer.Tokenizer, paths []string) (_ *Inputs, er
 	for _, path := range paths {
 		var content []byte
 		if path == "-" {
-			content, err = disk.ReadStream(os.Stdin, MaxText)
+			content, err = disk.ReadStream(os.Stdin, disk.MaxText)
 		} else {
-			content, err = disk.Read(path, MaxText)
+			content, err = disk.Read(path, disk.MaxText)
 		}
 		if err != nil {
 			return nil, err
@@ -96,7 +95,7 @@ func (x *Inputs) add(path string, content []byte, t *tokenizer.Tokenizer) error 
 		if err != nil {
 			return err
 		}
-		return x.addTokens(path, 0, converted[int64](ids))
+		return x.addTokens(path, 0, converted[int64](slices.Concat(x.info.Begin, ids)))
 	case x.info.Input.Kind == Int64 && x.info.Source == Uint8:
 		return x.addTokens(path, 0, converted[int64](content))
 	case x.tables == nil && x.info.Input.Kind == Float32 && len(shape) == 3 && shape[1]*shape[2] == 1:
@@ -124,7 +123,7 @@ func (x *Inputs) wanted() string {
 		x.info.Input.Shape)
 }
 
-func (x *Inputs) addArray(path string, a numbers) error {
+func (x *Inputs) addArray(path string, a fileArray) error {
 	if err := checkArray("the numbers", a.Array); err != nil {
 		return err
 	}
@@ -162,7 +161,7 @@ func (x *Inputs) addArray(path string, a numbers) error {
 	return nil
 }
 
-// addTable adds the rows of a table. It has the separator that gives its first line the samples' columns.
+// addTable adds the rows of a table. Its separator is the first to give the samples' columns.
 func (x *Inputs) addTable(path string, content []byte) (err error) {
 	if err := disk.CheckUTF8(content); err != nil {
 		return err
@@ -175,7 +174,8 @@ func (x *Inputs) addTable(path string, content []byte) (err error) {
 			if columns == nil {
 				var names bool
 				if columns, names = x.columns(record); columns == nil {
-					failed = fmt.Errorf("line %d: it has %d columns; want %s", line, len(record), x.wantedColumns())
+					failed = fmt.Errorf("line %d: it has %d columns; want %s", line, len(record),
+						x.wantedColumns())
 					break
 				} else if names {
 					continue
@@ -187,7 +187,7 @@ func (x *Inputs) addTable(path string, content []byte) (err error) {
 		}
 		if n := len(columns); n > 0 {
 			shape := []int64{int64(len(all) / n), int64(n), 1, 1}
-			return cmp.Or(failed, x.addArray(path, numbers{Array{Kind: Float32, Shape: shape,
+			return cmp.Or(failed, x.addArray(path, fileArray{Array{Kind: Float32, Shape: shape,
 				Float32: converted[float32](all)}, all}))
 		}
 		err = cmp.Or(err, failed)
@@ -202,7 +202,8 @@ func (x *Inputs) wantedColumns() string {
 	return fmt.Sprintf("%d, or one more for the target", x.info.Input.Size())
 }
 
-// columns returns the inputs' columns, nil if there are others, and whether the first line has their names.
+// columns returns the inputs' columns and whether the first line has their names. The columns are
+// nil if the line does not fit the samples.
 func (x *Inputs) columns(first []string) (columns []int, names bool) {
 	place, size := map[string]int{}, x.info.Input.Size()
 	for i, name := range first {
@@ -241,7 +242,7 @@ func rowsOf(array, sample []int64) (int, bool) {
 	return 1, slices.Equal(a, s)
 }
 
-// addTokens adds an input of the last tokens.
+// addTokens adds an input. It keeps as many of the last tokens as a sample has.
 func (x *Inputs) addTokens(path string, row int, tokens []int64) error {
 	if len(tokens) == 0 {
 		return errors.New("there are no tokens in it")
@@ -262,7 +263,7 @@ func (x *Inputs) Source(index int) (path string, row int) {
 	return x.inputs[index].path, x.inputs[index].row
 }
 
-// Length returns the number of tokens at the start of a sample, or 0 for other inputs.
+// Length returns the number of a sample's tokens before its zeros. It is 0 for other inputs.
 func (x *Inputs) Length(index int) int { return len(x.inputs[index].tokens) }
 
 func (x *Inputs) Len() int   { return len(x.inputs) }

@@ -3,6 +3,7 @@ package data_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -94,32 +95,45 @@ func TestJSONLIgnoresPromptsAndPadding(t *testing.T) {
 	})
 }
 
-// TestJSONLTemplate: texts have the tokens around them that the tokenizer says, or the settings.
-func TestJSONLTemplate(t *testing.T) {
+// The special tokens of templated's tokenizers.
+const first, last, eot = 377, 378, 376
+
+// templated returns the path of a tokenizer that puts special tokens around a text.
+func templated(t *testing.T, before, after bool) string {
+	t.Helper()
 	var file map[string]any
 	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(jsonlTokenizer))(t), &file))
 	type object = map[string]any
-	const first, last, eot = 377, 378, 376
 	file["added_tokens"] = []object{{"id": eot, "content": "<|endoftext|>"}, {"id": first, "content": "<s>"},
 		{"id": last, "content": "</s>"}}
 	special := func(name string) object { return object{"SpecialToken": object{"id": name}} }
-	whole := object{"Sequence": object{"id": "A"}}
-	begin, both := []object{special("<s>"), whole}, []object{special("<s>"), whole, special("</s>")}
+	template := []object{{"Sequence": object{"id": "A"}}}
+	if before {
+		template = slices.Insert(template, 0, special("<s>"))
+	}
+	if after {
+		template = append(template, special("</s>"))
+	}
+	file["post_processor"] = object{"type": "TemplateProcessing", "single": template,
+		"special_tokens": object{"<s>": object{"ids": []int{first}}, "</s>": object{"ids": []int{last}}}}
+	return directoryOf(t, map[string][]byte{"t.json": must.Get(json.Marshal(file))(t)}) + "/t.json"
+}
+
+// TestJSONLTemplate: texts have the tokens around them that the tokenizer says, or the settings.
+func TestJSONLTemplate(t *testing.T) {
 	for _, row := range []struct {
-		template   []object
-		settings   []string
-		begin, end []int64
+		before, after bool
+		settings      []string
+		begin, end    []int64
 	}{
-		{begin, nil, []int64{first}, []int64{eot}},
-		{both, nil, []int64{first}, []int64{last}},
-		{both, []string{"end=<|endoftext|>"}, []int64{first}, []int64{eot}},
-		{begin, []string{"begin=none"}, nil, []int64{eot}},
-		{begin, []string{"begin=</s>"}, []int64{last}, []int64{eot}},
-		{nil, nil, nil, []int64{eot}},
+		{true, false, nil, []int64{first}, []int64{eot}},
+		{true, true, nil, []int64{first}, []int64{last}},
+		{true, true, []string{"end=<|endoftext|>"}, []int64{first}, []int64{eot}},
+		{true, false, []string{"begin=none"}, nil, []int64{eot}},
+		{true, false, []string{"begin=</s>"}, []int64{last}, []int64{eot}},
+		{false, false, nil, nil, []int64{eot}},
 	} {
-		file["post_processor"] = object{"type": "TemplateProcessing", "single": row.template,
-			"special_tokens": object{"<s>": object{"ids": []int{first}}, "</s>": object{"ids": []int{last}}}}
-		path := directoryOf(t, map[string][]byte{"t.json": must.Get(json.Marshal(file))(t)}) + "/t.json"
+		path := templated(t, row.before, row.after)
 		want := slices.Clone(row.begin)
 		for _, id := range must.Get(must.Get(tokenizer.Open(path))(t).Encode([]byte("ab")))(t) {
 			want = append(want, int64(id))
@@ -129,8 +143,32 @@ func TestJSONLTemplate(t *testing.T) {
 			append(row.settings, "apart=1", "tokenizer="+path)...)
 		must.Do(t, err)
 		if got := fill(t, train, 0).Input.Int64[:len(want)]; !slices.Equal(got, want) {
-			t.Errorf("%v, %v: %v, want %v", row.template, row.settings, got, want)
+			t.Errorf("%+v: %v, want %v", row, got, want)
 		}
+	}
+}
+
+// TestTextTemplate: each file of a text has the tokenizer's tokens around it, and an input the
+// first of them.
+func TestTextTemplate(t *testing.T) {
+	directory := directoryOf(t, map[string][]byte{"a.txt": []byte("ab"), "b.txt": []byte("ab")})
+	path := templated(t, true, true)
+	tok := must.Get(tokenizer.Open(path))(t)
+	want := []int64{first}
+	for _, id := range must.Get(tok.Encode([]byte("ab")))(t) {
+		want = append(want, int64(id))
+	}
+	train, test := open(t, "text", directory, data.Options{Window: len(want), Tokenizer: path})
+	for _, set := range []data.Dataset{train, test} {
+		row := fill(t, set, 0)
+		if got := append(row.Input.Int64, row.Target.Int64[len(want)-1]); set.Len() != 1 ||
+			!slices.Equal(got, append(slices.Clone(want), last)) {
+			t.Errorf("%d samples such as %v, want 1 of %v and %d", set.Len(), got, want, last)
+		}
+	}
+	x := must.Get(data.NewInputs(train.Info(), tok, []string{directory + "/a.txt"}))(t)
+	if got := fill(t, x, 0).Input.Int64; x.Length(0) != len(want) || !slices.Equal(got, want) {
+		t.Errorf("an input is %v of length %d, want %v", got, x.Length(0), want)
 	}
 }
 
@@ -154,4 +192,44 @@ func TestJSONLRefuses(t *testing.T) {
 	_, _, err := data.Open("jsonl", directoryOf(t, map[string][]byte{"a.jsonl": nil})+"/a.jsonl",
 		data.Options{})
 	wantError(t, err, "Tokenizer", "want a tokenizer for the texts")
+}
+
+// TestJSONLEncodesPromptsWithCompletions: a line is encoded as the text that a model reads, so a
+// completion begins with no metaspace of its own. Tokens are targets from the first that the prompt
+// alone lacks.
+func TestJSONLEncodesPromptsWithCompletions(t *testing.T) {
+	const fixtures = "../tokenizer/testdata/metaspace"
+	file, variants := map[string]any{}, map[string]struct{ Change map[string]any }{}
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(fixtures+".json"))(t), &file))
+	must.Do(t, json.Unmarshal(must.Get(os.ReadFile(fixtures+"cases.json"))(t), &variants))
+	for name, v := range variants {
+		changed := maps.Clone(file)
+		maps.Copy(changed, v.Change)
+		path := directoryOf(t, map[string][]byte{"t.json": must.Get(json.Marshal(changed))(t)}) + "/t.json"
+		tok := must.Get(tokenizer.Open(path))(t)
+		for _, line := range [][2]string{{"the", " stages"}, {"the s", "tages"}, {"the ", "stages"}} {
+			whole := must.Get(tok.Encode([]byte(line[0] + line[1])))(t)
+			asked := must.Get(tok.Encode([]byte(line[0])))(t)
+			var tokens, targets []int64
+			for i, id := range append(whole, 2) { // </s>
+				tokens = append(tokens, int64(id))
+				targets = append(targets, int64(id))
+				if len(asked) > i && slices.Equal(whole[:i+1], asked[:i+1]) {
+					targets[i] = data.Ignored
+				}
+			}
+			text := fmt.Sprintf(`{"prompt": %q, "completion": %q}`+"\n", line[0], line[1])
+			o := data.Options{Window: len(tokens) - 1}
+			must.Do(t, data.Set("jsonl", &o, []string{"apart=1", "tokenizer=" + path}))
+			train, _, err := data.Open("jsonl",
+				directoryOf(t, map[string][]byte{"a.jsonl": []byte(text + text)})+"/a.jsonl", o)
+			must.Do(t, err)
+			row := fill(t, train, 0)
+			if last := len(tokens) - 1; !slices.Equal(row.Input.Int64, tokens[:last]) ||
+				!slices.Equal(row.Target.Int64, targets[1:]) {
+				t.Errorf("%s: %q: %v with the targets %v, want %v and %v", name, line, row.Input.Int64,
+					row.Target.Int64, tokens[:last], targets[1:])
+			}
+		}
+	}
 }

@@ -29,7 +29,7 @@ type ConfigError = arg.ConfigError
 type LoaderConfig struct {
 	BatchSize int     // samples, at least 1
 	Seed      uint64  // of the order and the augmentation
-	Shuffle   bool    // by Permutation, each epoch anew; otherwise samples keep the set's order
+	Shuffle   bool    // each epoch anew, by Seed; otherwise samples keep the set's order
 	Augment   Augment // of images
 	DropLast  bool    // an epoch's last batch is left out if it is short
 	Prefetch  int     // batches prepared ahead in the background; with 0 Next prepares them itself
@@ -44,15 +44,15 @@ type Loader struct {
 	position atomic.Pointer[Position]
 	failed   error // the data set's first error
 
-	// order is epoch's permutation, nil before the first batch and without shuffling. Only the background
-	// goroutine uses both; without prefetching only Next.
+	// order is the permutation of epoch, nil before the first batch and without shuffling. Only
+	// produce uses order and epoch.
 	order []int
 	epoch int
 
-	ready chan produced // nil without prefetching
-	done  chan struct{} // closed by Close
-	close sync.Once
-	wait  sync.WaitGroup
+	ready  chan produced // nil without prefetching
+	closed context.Context
+	close  context.CancelFunc
+	wait   sync.WaitGroup
 }
 
 type produced struct {
@@ -63,7 +63,7 @@ type produced struct {
 // NewLoader returns a Loader, which the caller closes. It returns an error if the configuration is
 // invalid or the set is empty.
 func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
-	l := &Loader{set: set, config: c, done: make(chan struct{})}
+	l := &Loader{set: set, config: c}
 	l.position.Store(&c.Start)
 	err := cmp.Or(arg.AtLeast("", "BatchSize", c.BatchSize, 1), arg.AtLeast("", "Prefetch", c.Prefetch, 0),
 		c.Augment.check(set))
@@ -82,6 +82,7 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	if err != nil {
 		return nil, named(set.Info().Name, err)
 	}
+	l.closed, l.close = context.WithCancel(context.Background())
 	if c.Prefetch > 0 {
 		// The background goroutine itself holds one more batch.
 		l.ready = make(chan produced, c.Prefetch-1)
@@ -90,16 +91,16 @@ func NewLoader(set Dataset, c LoaderConfig) (*Loader, error) {
 	return l, nil
 }
 
-// Next returns the next batch, which the caller owns. After the last batch of each epoch it returns io.EOF
-// once. A Loader started at a Position from before that io.EOF returns it too, so a resumed run does
-// its work at the end of the epoch.
+// Next returns the next batch, which the caller owns. After the last batch of each epoch it returns
+// io.EOF once. A Loader that starts after a last batch returns io.EOF first, so that a resumed run
+// does its work at the end of the epoch.
 //
 // Next blocks until the batch is prepared. If ctx ends, Next returns ctx's error, and the next call
 // returns the batch. An error of the data set is final; Position then stays before the failed batch. Next
 // returns ErrClosed after Close, or if Close is called meanwhile.
 func (l *Loader) Next(ctx context.Context) (Batch, error) {
 	select {
-	case <-l.done:
+	case <-l.closed.Done():
 		return Batch{}, ErrClosed
 	case <-ctx.Done():
 		return Batch{}, ctx.Err()
@@ -122,7 +123,7 @@ func (l *Loader) Next(ctx context.Context) (Batch, error) {
 		case next = <-l.ready:
 		case <-ctx.Done():
 			return Batch{}, ctx.Err()
-		case <-l.done:
+		case <-l.closed.Done():
 			return Batch{}, ErrClosed
 		}
 	}
@@ -139,10 +140,11 @@ func (l *Loader) Position() Position { return *l.position.Load() }
 
 // Batches returns the number of batches in an epoch. The last may be short, without DropLast.
 func (l *Loader) Batches() int {
-	if n := l.set.Len(); !l.config.DropLast {
-		return (n + l.config.BatchSize - 1) / l.config.BatchSize
+	n := l.set.Len()
+	if !l.config.DropLast {
+		n += l.config.BatchSize - 1
 	}
-	return l.set.Len() / l.config.BatchSize
+	return n / l.config.BatchSize
 }
 
 // LastBatch returns the rows of an epoch's last batch.
@@ -155,7 +157,7 @@ func (l *Loader) BatchSize() int { return l.config.BatchSize }
 
 // Close ends the background goroutine and waits for it. It may be called more than once.
 func (l *Loader) Close() {
-	l.close.Do(func() { close(l.done) })
+	l.close()
 	l.wait.Wait()
 }
 
@@ -168,7 +170,7 @@ func (l *Loader) prefetch() {
 		next := l.produce(from)
 		select {
 		case l.ready <- next:
-		case <-l.done:
+		case <-l.closed.Done():
 			return
 		}
 		if next.err != nil {
@@ -185,7 +187,7 @@ func (l *Loader) produce(at Position) (p produced) {
 	}
 	if l.config.Shuffle {
 		if l.order == nil || l.epoch != at.Epoch {
-			l.order, l.epoch = Permutation(l.set.Len(), l.config.Seed, at.Epoch), at.Epoch
+			l.order, l.epoch = permutation(l.set.Len(), l.config.Seed, at.Epoch), at.Epoch
 		}
 		copy(indices, l.order[start:])
 	}
@@ -196,7 +198,7 @@ func (l *Loader) produce(at Position) (p produced) {
 	return p
 }
 
-// unreadable is the error of a sample, such as a damaged picture.
+// unreadable is the error of a sample, such as a damaged picture. Its method OfSample marks it.
 type unreadable struct{ error }
 
 func (e unreadable) Unwrap() error { return e.error }
@@ -256,9 +258,9 @@ func (s *stream) centred() float32 { return float32(s.next()>>40)/(1<<23) - 1 }
 // share returns a number in [0, 1), a multiple of 2^-53.
 func (s *stream) share() float64 { return float64(s.next()>>11) / (1 << 53) }
 
-// Permutation returns the order in which a shuffling Loader delivers n samples in an epoch: a
+// permutation returns the order in which a shuffling Loader delivers n samples in an epoch: a
 // Fisher-Yates shuffle of 0 to n-1. It is the same on every machine and in every version.
-func Permutation(n int, seed uint64, epoch int) []int {
+func permutation(n int, seed uint64, epoch int) []int {
 	order := make([]int, n)
 	for i := range order {
 		order[i] = i

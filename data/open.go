@@ -51,8 +51,8 @@ type Options struct {
 	Synthetic Synthetic // the set named synthetic
 }
 
-// normal returns the options' mean and deviation, or else the given ones.
-func (o Options) normal(mean, std []float64) ([]float64, []float64) {
+// normalisation returns the options' mean and deviation, or else the given ones.
+func (o Options) normalisation(mean, std []float64) ([]float64, []float64) {
 	if o.Mean != nil {
 		mean = o.Mean
 	}
@@ -65,8 +65,8 @@ func (o Options) normal(mean, std []float64) ([]float64, []float64) {
 // set is a data set that Open knows.
 type set struct {
 	tasks    []Task                              // possible tasks
-	want     string                              // description of its path; "" for a set without files
-	usual    string                              // default path
+	pathHelp string                              // describes the path; "" for a set without files
+	place    string                              // default path
 	settings func(o *Options) []arg.Setting      // for Set
 	files    func(path string) ([]string, error) // the files for open
 	open     func(files []string, o Options) (train, test Dataset, err error)
@@ -96,8 +96,8 @@ var sets = map[string]set{
 
 var classes = []Task{Classification}
 
-// Register adds a data set of one's own to the sets by name. open gets the path that Open has, which may be
-// "". tasks are the possible tasks of the set. Register must be called before all else.
+// Register adds a data set of one's own to the sets by name. open gets Open's directory, or "".
+// tasks are the set's possible tasks. Register must be called before all other functions.
 func Register(name string, tasks []Task,
 	open func(path string, o Options) (train, test Dataset, err error)) error {
 	remedy := ""
@@ -137,13 +137,13 @@ func Names() []string { return slices.Sorted(maps.Keys(sets)) }
 //	tokens         a file of little-endian uint16 or uint32, or a directory with train.bin and val.bin
 //	               or test.bin
 //	text           a file, or a directory of .txt files sorted by name; as bytes, or as tokens of
-//	               Options.Tokenizer, which do not cross the end of a file
+//	               Options.Tokenizer, with its special tokens around each file
 //	jsonl          a file, or a directory with train.jsonl and val.jsonl or test.jsonl; see JSONL
 //	synthetic      no file: directory is ignored
 //
-// Nothing is downloaded. Only regular files are read, and at most MaxText bytes of text. Pictures and
-// tokens are read on demand, so Fill may return the error of a damaged file. Open reads and checks other
-// sets as a whole. An error names the file, and is fs.ErrNotExist if the file is missing.
+// Nothing is downloaded. Only regular files are read, and at most 4 GiB of text. Pictures and
+// tokens are read on demand, so Fill may return the error of a damaged file. Open reads and checks
+// other sets as a whole. An error names the file, and is fs.ErrNotExist if the file is missing.
 func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	s, err := find(name)
 	if err != nil {
@@ -151,7 +151,7 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 	}
 	paths, err := s.list(directory)
 	if o.Window = cmp.Or(o.Window, 128); o.TrainedOn != nil {
-		o.Mean, o.Std = o.normal(o.TrainedOn.Mean, o.TrainedOn.Std)
+		o.Mean, o.Std = o.normalisation(o.TrainedOn.Mean, o.TrainedOn.Std)
 		o.CSV.Task, o.Classes = cmp.Or(o.CSV.Task, o.TrainedOn.Task()), cmp.Or(o.Classes, o.TrainedOn.Classes)
 	}
 	if err == nil {
@@ -161,7 +161,8 @@ func Open(name, directory string, o Options) (train, test Dataset, err error) {
 		err = cmp.Or(o.Augment.check(train), o.TrainedOn.checkForm(train.Info()))
 	}
 	if err == nil && train.Info().Input.Size() > disk.MaxPixels {
-		err = fmt.Errorf("a sample has %d numbers; want at most %d", train.Info().Input.Size(), disk.MaxPixels)
+		err = fmt.Errorf("a sample has %d numbers; want at most %d", train.Info().Input.Size(),
+			disk.MaxPixels)
 	}
 	if err != nil {
 		return nil, nil, named(name, err)
@@ -186,12 +187,12 @@ func Files(name, directory string, o Options) ([]string, error) {
 
 // list returns the files of a set. Its errors describe the path.
 func (s set) list(path string) ([]string, error) {
-	if path = cmp.Or(path, s.usual); path == "" && s.want != "" {
-		return nil, fmt.Errorf("it has no usual place: name %s", s.want)
+	if path = cmp.Or(path, s.place); path == "" && s.pathHelp != "" {
+		return nil, fmt.Errorf("it has no usual place: name %s", s.pathHelp)
 	}
 	paths, err := s.files(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w: name %s", err, s.want)
+		return nil, fmt.Errorf("%w: name %s", err, s.pathHelp)
 	}
 	return paths, nil
 }
@@ -243,7 +244,8 @@ func fileOr(list func(directory string) ([]string, error)) func(path string) ([]
 	}
 }
 
-// parts lists the files whose names have "train" in place of %s, then "val" or "test" if those exist.
+// parts lists the files to train with, and to test with if they exist. The names have a %s for the
+// part: "train", then "val" or else "test".
 func parts(directory string, names ...string) (paths []string, err error) {
 	for _, part := range []string{"train", "val", "test"} {
 		for i, name := range names {
@@ -304,8 +306,8 @@ func trainAndTest[D Dataset](o Options, sets []D) (train, test Dataset, err erro
 	}
 	a, b := sets[0].Info(), sets[1].Info()
 	if fmt.Sprint(a.Input, a.Target) != fmt.Sprint(b.Input, b.Target) {
-		return nil, nil, fmt.Errorf("samples to train with are %v and %v, to test with %v and %v; want "+
-			"the same shapes and kinds", a.Input, a.Target, b.Input, b.Target)
+		return nil, nil, fmt.Errorf("training samples have inputs %v and targets %v, test samples %v and "+
+			"%v; want the same kinds and shapes", a.Input, a.Target, b.Input, b.Target)
 	}
 	if o.Holdout != 0 {
 		return nil, nil, &ConfigError{Field: "Holdout", Value: o.Holdout,
@@ -371,8 +373,8 @@ func ofChannels(to *[]float64) arg.Reader {
 	}
 }
 
-// choice returns a setting whose value is one of several words.
-func choice[T any](name, usual string, values map[string]T, to *T) arg.Setting {
+// wordSetting returns a setting whose value is one of several words.
+func wordSetting[T any](name, usual string, values map[string]T, to *T) arg.Setting {
 	return arg.Setting{Name: name, Default: usual, Read: func(text string) error {
 		err := arg.Word(&text, slices.Sorted(maps.Keys(values))...)(text)
 		*to = values[text]
@@ -380,8 +382,8 @@ func choice[T any](name, usual string, values map[string]T, to *T) arg.Setting {
 	}}
 }
 
-// text returns a setting whose value is any text but the empty one.
-func text(name, usual, want string, to *string) arg.Setting {
+// textSetting returns a setting whose value is any text but the empty one.
+func textSetting(name, usual, want string, to *string) arg.Setting {
 	return arg.Setting{Name: name, Default: usual, Read: func(text string) error {
 		if *to = text; text == "" {
 			return errors.New(want)
@@ -403,13 +405,12 @@ func npySettings(o *Options) []arg.Setting {
 }
 
 func tokenSettings(o *Options) []arg.Setting {
-	return []arg.Setting{choice("type", "uint16", map[string]int{"uint16": 2, "uint32": 4},
-		&o.TokenBytes),
-		classCount(o), holdout(o)}
+	return []arg.Setting{wordSetting("type", "uint16", map[string]int{"uint16": 2, "uint32": 4},
+		&o.TokenBytes), classCount(o), holdout(o)}
 }
 
 func textSettings(o *Options) []arg.Setting {
-	return []arg.Setting{text("tokenizer", "none, bytes",
+	return []arg.Setting{textSetting("tokenizer", "none, bytes",
 		"want the path of a tokenizer.json, or of a directory with vocab.json and merges.txt", &o.Tokenizer),
 		holdout(o)}
 }
@@ -418,21 +419,22 @@ func jsonlSettings(o *Options) []arg.Setting {
 	j := &o.JSONL
 	return append(textSettings(o), seed(&o.Seed), arg.Setting{Name: "apart", Default: "0",
 		Read: arg.Flag(&j.Apart)},
-		text("begin", "the tokenizer's", "want a token before each text, or none", &j.Begin),
-		text("end", "<|endoftext|> or its like", "want a token after each text", &j.End))
+		textSetting("begin", "the tokenizer's", "want a token before each text, or none", &j.Begin),
+		textSetting("end", "<|endoftext|> or its like", "want a token after each text", &j.End))
 }
 
 func csvSettings(o *Options) []arg.Setting {
 	return []arg.Setting{
-		text("target", "the last column", "want the name of a column, or its number from 1", &o.CSV.Target),
-		choice("task", "by the targets", map[string]Task{string(Classification): Classification,
+		textSetting("target", "the last column", "want the name of a column, or its number from 1",
+			&o.CSV.Target),
+		wordSetting("task", "by the targets", map[string]Task{string(Classification): Classification,
 			string(Regression): Regression}, &o.CSV.Task),
 		{Name: "header", Default: "1 if the first line differs from the columns below it",
 			Read: func(text string) error {
 				o.CSV.Header = new(bool)
 				return arg.Flag(o.CSV.Header)(text)
 			}},
-		choice("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'},
+		wordSetting("separator", "comma", map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t'},
 			&o.CSV.Separator),
 		{Name: "standardise", Default: "0", Read: arg.Flag(&o.CSV.Standardise)}, holdout(o), seed(&o.Seed),
 	}

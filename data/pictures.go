@@ -84,7 +84,7 @@ func openFolder(paths []string, o Options) (train, test Dataset, err error) {
 			return nil, nil, fmt.Errorf("the name of directory %d, %q: %w", i+1, class, err)
 		}
 	}
-	info.Mean, info.Std = o.normal(imageNetMean[channels], imageNetStd[channels])
+	info.Mean, info.Std = o.normalisation(imageNetMean[channels], imageNetStd[channels])
 	if err := info.checkNormal(); err != nil {
 		return nil, nil, err
 	}
@@ -142,16 +142,16 @@ func (f *folder) Info() Info { return f.info }
 
 func (f *folder) Fill(batch *Batch, indices []int) error { return f.fill(batch, indices, nil) }
 
-// fill reads the pictures of a batch in parallel, and crops each by its view.
+// fill reads the pictures of a batch in parallel. Each is the part of its file that its view says.
 func (f *folder) fill(batch *Batch, indices []int, views []view) error {
 	if err := batch.resize(f, indices); err != nil {
 		return err
 	}
 	size := f.info.Input.Size()
 	err := inParallel(len(indices), func(row int) error {
-		var p *crop
+		var p *part
 		if views != nil {
-			p = views[row].crop
+			p = views[row].part
 		}
 		file := f.files[indices[row]]
 		batch.Target.Int64[row] = int64(file.label)
@@ -211,9 +211,10 @@ func readPicture(path string) (picture image.Image, free func(), err error) {
 	return picture, free, err
 }
 
-// fillPicture reads a picture, scales its crop to a shape, and writes its planes. Transparent pixels become
-// black. Each pixel is the mean of the pixels under it, weighted by a triangle (bilinear, with antialiasing).
-func fillPicture(to []float32, path string, shape []int64, p *crop, tables [][256]float32) error {
+// fillPicture reads a picture, scales a part of it to a shape, and writes its planes. Transparent
+// pixels become black. Each pixel is the mean of the pixels under it, weighted by a triangle
+// (bilinear, with antialiasing).
+func fillPicture(to []float32, path string, shape []int64, p *part, tables [][256]float32) error {
 	picture, free, err := readPicture(path)
 	defer free()
 	if err != nil {

@@ -28,13 +28,13 @@ type Synthetic struct {
 // Open returns different samples of the same classes to train and to test with. It returns an error if a
 // number is negative.
 func (c Synthetic) Open() (train, test Dataset, err error) {
-	const of = "data: synthetic"
+	const name = "data: synthetic"
 	c.Train, c.Test, c.Classes = cmp.Or(c.Train, 1024), cmp.Or(c.Test, 256), cmp.Or(c.Classes, 10)
 	c.Channels, c.Height, c.Width = cmp.Or(c.Channels, 1), cmp.Or(c.Height, 28), cmp.Or(c.Width, 28)
-	if err := cmp.Or(arg.Between(of, "Train", c.Train, 1, disk.MaxSamples),
-		arg.Between(of, "Test", c.Test, 1, disk.MaxSamples),
-		arg.AtLeast(of, "Classes", c.Classes, 1),
-		arg.AtLeast(of, "Channels, Height or Width", min(c.Channels, c.Height, c.Width), 1)); err != nil {
+	if err := cmp.Or(arg.Between(name, "Train", c.Train, 1, disk.MaxSamples),
+		arg.Between(name, "Test", c.Test, 1, disk.MaxSamples),
+		arg.AtLeast(name, "Classes", c.Classes, 1),
+		arg.AtLeast(name, "Channels, Height or Width", min(c.Channels, c.Height, c.Width), 1)); err != nil {
 		return nil, nil, err
 	}
 	info := Info{
@@ -53,7 +53,7 @@ func (c Synthetic) Open() (train, test Dataset, err error) {
 		spec := Spec{Int64, []int64{int64(c.Width)}}
 		info.Input, info.Target, info.Source, info.Pad, fillRow = spec, spec, Int64, nil, Info.fillNextToken
 	default:
-		return nil, nil, &ConfigError{Of: of, Field: "Task", Value: c.Task,
+		return nil, nil, &ConfigError{Of: name, Field: "Task", Value: c.Task,
 			Remedy: arg.OneOf(string(c.Task), []string{string(Classification), string(Segmentation),
 				string(NextToken)})}
 	}

@@ -17,9 +17,6 @@ import (
 	"penstock.example/tokenizer"
 )
 
-// MaxText limits the bytes of text that Open reads from all files. They are held in memory.
-const MaxText = disk.MaxText
-
 // textSet is a Dataset for language models over bytes or tokens. Sample i has the window+1 tokens from
 // i·(window+1) on: all but the last are the input, all but the first the target. No token is in two
 // samples.
@@ -27,12 +24,12 @@ const MaxText = disk.MaxText
 // Tokens in files are read on demand, so a file may be larger than memory. A memory mapping would save
 // little, and crash the process if the file were truncated.
 type textSet struct {
-	info          Info
-	source        io.ReaderAt
-	what          string // describes the source: "5 bytes"
-	width         int    // bytes of a token, little-endian
-	first, length int    // samples of the source
-	prompts       bool   // tokens above ignoredBit are Ignored as targets
+	info    Info
+	source  io.ReaderAt
+	what    string // describes the source: "5 bytes"
+	width   int    // bytes of a token, little-endian
+	length  int    // samples
+	prompts bool   // tokens above ignoredBit are Ignored as targets
 }
 
 // ignoredBit marks tokens of prompts, and padding.
@@ -83,7 +80,7 @@ func (t *textSet) Fill(batch *Batch, indices []int) error {
 	window := t.info.Input.Size()
 	content := make([]byte, (window+1)*t.width)
 	for row, index := range indices {
-		from := (t.first + index) * (window + 1)
+		from := index * (window + 1)
 		if n, err := t.source.ReadAt(content, int64(from)*int64(t.width)); n < len(content) {
 			return fmt.Errorf("data: %s: %s: from token %d: %w; the file was longer when it was opened",
 				t.info.Name, t.what, from, err)
@@ -120,7 +117,8 @@ func readToken(content []byte, width int) (token int64) {
 	return token
 }
 
-// classesIn checks the first tokens for the options' number of classes, or counts the classes of all tokens.
+// classesIn returns the options' number of classes, after a check of the file's first tokens. If
+// the number is 0 it reads all tokens, and returns the greatest plus 1.
 func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 	most, content := cmp.Or(o.Classes, disk.MaxTokens), make([]byte, 1<<20)
 	for at := int64(0); ; at += int64(len(content)) {
@@ -129,7 +127,7 @@ func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 			return 0, err
 		}
 		if at == 0 {
-			if problem := otherContent(content[:n], o.TokenBytes); problem != "" {
+			if problem := formatProblem(content[:n], o.TokenBytes); problem != "" {
 				return 0, fmt.Errorf("%s: it %s", file.Name(), problem)
 			}
 		}
@@ -151,10 +149,11 @@ func classesIn(file *os.File, width int, o Options) (classes int, err error) {
 var otherStarts = []string{npyMagic, "PK\x03\x04", "\x1f\x8b\x08", "MMIDIDX", "\x88\xd8\x34\x01",
 	"\x81\xd9\x34\x01"}
 
-// otherContent says why a file seems to begin with other than tokens of width bytes. Width 0 means 2, unsure.
-func otherContent(content []byte, width int) string {
+// formatProblem describes why a file that begins with content seems to have no tokens of width
+// bytes, or returns "". Width 0 means 2, the default, which is then checked more strictly.
+func formatProblem(content []byte, width int) string {
 	const tofile = `; want tokens alone, as numpy.array(ids, dtype="<u2").tofile(PATH) writes them, or "<u4"`
-	const unless = "; or, if they are uint16, type=uint16"
+	const orUint16 = "; or, if they are uint16, type=uint16"
 	start, zeros := content[:min(len(content), 1<<10)], make([]byte, 1<<6)
 	begins := func(with string) bool { return bytes.HasPrefix(content, []byte(with)) }
 	switch {
@@ -163,11 +162,11 @@ func otherContent(content []byte, width int) string {
 	case width != 0:
 		return ""
 	case isWider(content, 2, 4):
-		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32" + unless
+		return "seems to have tokens of 4 bytes, as each second number is small; want type=uint32" + orUint16
 	case slices.ContainsFunc(otherStarts, begins),
 		len(content) > 4*len(start) && bytes.Contains(start, zeros) &&
 			!bytes.Contains(content[len(start):], zeros):
-		return "seems to begin with the header of another format" + tofile + unless
+		return "seems to begin with the header of another format" + tofile + orUint16
 	}
 	return ""
 }
@@ -203,16 +202,11 @@ func openTokens(paths []string, o Options) (train, test Dataset, err error) {
 	return trainAndTest(o, sets)
 }
 
-func openTokenFile(path string, width int, o Options) (set *textSet, err error) {
+func openTokenFile(path string, width int, o Options) (*textSet, error) {
 	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			file.Close()
-		}
-	}()
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, err
@@ -233,7 +227,7 @@ func openTokenFile(path string, width int, o Options) (set *textSet, err error) 
 // openText reads texts. The last samples are for testing.
 func openText(paths []string, o Options) (train, test Dataset, err error) {
 	var texts [][]byte
-	left := int64(MaxText)
+	left := int64(disk.MaxText) // held in memory
 	for _, path := range paths {
 		text, err := disk.Read(path, left)
 		if err != nil {
@@ -271,7 +265,7 @@ func (o Options) openTokenizer() (*tokenizer.Tokenizer, error) {
 	return t, nil
 }
 
-// encodeTexts tokenizes texts separately with the options' tokenizer.
+// encodeTexts encodes each text by itself and puts the tokenizer's template around it.
 func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	t, err := o.openTokenizer()
 	if err != nil {
@@ -282,11 +276,11 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 	for _, text := range texts {
 		total += len(text)
 	}
+	begin, end := t.Template()
 	for i, text := range texts {
+		content = appendTokens(content, begin)
 		err := t.EncodeParts(text, func(ids []int32, done int) error {
-			for _, id := range ids {
-				content = binary.LittleEndian.AppendUint32(content, uint32(id))
-			}
+			content = appendTokens(content, ids)
 			if o.OnText != nil {
 				o.OnText(before+done, total)
 			}
@@ -295,10 +289,16 @@ func encodeTexts(texts [][]byte, paths []string, o Options) (*textSet, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", paths[i], err)
 		}
+		content = appendTokens(content, end)
 		before += len(text)
 	}
 	return newText(content, 4, o.Window,
-		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum()})
+		Info{Name: "text", Classes: t.Len(), Source: Int64, Tokenizer: t.Sum(), Begin: begin})
+}
+
+func appendTokens(to []byte, ids []int32) []byte {
+	to, _ = binary.Append(to, binary.LittleEndian, ids) // cannot fail
+	return to
 }
 
 // textFiles lists the .txt files of a directory.
@@ -312,7 +312,7 @@ func textFiles(directory string) ([]string, error) {
 	return paths, err
 }
 
-// Ignored is the target of a token that no loss is taken of: of a prompt, and of padding.
+// Ignored is the target of a token without a loss: of a prompt's tokens, and of padding.
 const Ignored = -100
 
 // JSONL configures the set named jsonl.
@@ -347,7 +347,7 @@ func openJSONL(paths []string, o Options) (train, test Dataset, err error) {
 }
 
 func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error) {
-	lines, err := disk.Read(path, MaxText)
+	lines, err := disk.Read(path, disk.MaxText)
 	if err != nil {
 		return nil, err
 	}
@@ -374,18 +374,18 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		prompt, text, err := encodeLine(line, t)
+		text, unlabelled, err := encodeLine(line, t)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
-		tokens, ignored := slices.Concat(begin, prompt, text, end), len(begin)+len(prompt)
+		tokens := slices.Concat(begin, text, end)
 		length := len(tokens)
 		if o.JSONL.Apart {
 			length = o.Window + 1
 		}
 		for i := range length {
 			token := uint32(ignoredBit) // padding
-			if i < len(tokens) && i < ignored {
+			if i < len(tokens) && i < len(begin)+unlabelled {
 				token |= uint32(tokens[i])
 			} else if i < len(tokens) {
 				token, trained = uint32(tokens[i]), true
@@ -394,7 +394,7 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 		}
 	}
 	set, err := newText(content, 4, o.Window, Info{Name: "jsonl", Classes: t.Len(), Source: Int64,
-		Tokenizer: t.Sum()})
+		Tokenizer: t.Sum(), Begin: begin})
 	if err == nil && !trained {
 		err = fmt.Errorf("no token of a completion is within the %d tokens of a sample; want a longer window",
 			o.Window+1)
@@ -406,22 +406,28 @@ func readJSONL(path string, t *tokenizer.Tokenizer, o Options) (*textSet, error)
 	return set, nil
 }
 
-// encodeLine returns the tokens of a line's prompt, if it has one, and of its text or completion.
-func encodeLine(content []byte, t *tokenizer.Tokenizer) (prompt, text []int32, err error) {
+// encodeLine returns the tokens of a line, and how many of them only repeat the prompt and get no
+// label. A prompt is encoded with its completion, as the model reads both: tokens may span the
+// boundary.
+func encodeLine(content []byte, t *tokenizer.Tokenizer) (tokens []int32, unlabelled int, err error) {
 	var line struct{ Text, Prompt, Completion *string }
 	if err := json.Unmarshal(content, &line); err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
 	if line.Text != nil && line.Prompt == nil && line.Completion == nil {
 		line.Prompt, line.Completion, line.Text = new(""), line.Text, nil
 	}
 	if line.Text != nil || line.Prompt == nil || line.Completion == nil {
-		return nil, nil, errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
+		return nil, 0, errors.New(`want {"text": "..."}, or {"prompt": "...", "completion": "..."}`)
 	}
-	if prompt, err = t.Encode([]byte(*line.Prompt)); err == nil {
-		text, err = t.Encode([]byte(*line.Completion))
+	prompt, err := t.Encode([]byte(*line.Prompt))
+	if err == nil {
+		tokens, err = t.Encode([]byte(*line.Prompt + *line.Completion))
 	}
-	return prompt, text, err
+	for unlabelled < min(len(prompt), len(tokens)) && prompt[unlabelled] == tokens[unlabelled] {
+		unlabelled++
+	}
+	return tokens, unlabelled, err
 }
 
 // firstToken returns the first of the texts that is one token.

@@ -17,7 +17,7 @@ type Config struct {
 	Token      string        // a secret of all members; needed unless Address is a loopback address
 	Timeout    time.Duration // how long Join waits for the others; 0 is 5 minutes
 	Silence    time.Duration // a member that sends nothing for so long is lost; 0 is 5 seconds
-	Restart    int           // how often the job was started again
+	Restart    int           // number of restarts of the job before this start
 	Log        *slog.Logger  // for refused connections and long waits; may be nil
 }
 

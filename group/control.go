@@ -10,8 +10,9 @@ import (
 	"penstock.example/internal/shim"
 )
 
-// control has this member's control connections. They are a star: rank 0 has a peer for each other member,
-// and the others have one peer, rank 0. Rank 0 forwards frames to all, and decides which failure was first.
+// control has this member's control connections. They are a star: rank 0 has a peer for each other
+// member, and the others have one peer, rank 0. Rank 0 forwards frames to all, and decides which
+// failure was first.
 type control struct {
 	*tensorTransport // nil while the group joins
 	cfg              Config
@@ -100,8 +101,8 @@ func (c *control) report(err error) {
 	}
 }
 
-// judge ends the group. At rank 0 a reported loss counts after VerdictTime: a connection between two members
-// may have broken because of a failure that rank 0 has not seen yet.
+// judge ends the group because of a failure. At rank 0 a loss counts only after VerdictTime: a
+// connection between two members may have broken because of a failure that rank 0 has not seen yet.
 func (c *control) judge(err error) {
 	if _, lost := err.(*LostError); lost && c.cfg.Rank == 0 {
 		time.AfterFunc(link.VerdictTime, func() { c.end(err) })
@@ -110,8 +111,8 @@ func (c *control) judge(err error) {
 	}
 }
 
-// end records why the group has ended. Only the first reason counts. Rank 0 queues it for the others before
-// anybody in this process can know of it and close the group.
+// end records why the group has ended. Only the first reason counts. Rank 0 queues the reason for
+// the others before anybody in this process can learn it and close the group.
 func (c *control) end(err error) {
 	c.first.set(err, func() {
 		if c.cfg.Rank == 0 {
@@ -153,8 +154,9 @@ func (c *control) fail(err error) {
 	}
 }
 
-// close leaves the group, or ends a join that has failed. Unless the group has failed, it first waits until
-// all others leave as well, at most Config.Silence, so that none of them misses this member.
+// close leaves the group, or ends a join that has failed. Unless the group has failed, it first
+// waits until all others leave, at most Config.Silence, so that none of them takes this member for
+// lost.
 func (c *control) close() {
 	joined := c.tensorTransport != nil
 	if joined && c.first.get() == nil {

@@ -11,8 +11,8 @@ import (
 	"penstock.example/internal/arg"
 )
 
-// FromEnvironment reads the place of this process in its group from the environment variables of its
-// launcher. Of these sets, it reads the first that has a variable set:
+// FromEnvironment reads the place of this process in its group from the environment variables of
+// its launcher. It uses the first of these launchers that has set one of its variables:
 //
 //	torchrun, penstock launch, Kubernetes' PyTorchJob   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 //	srun of Slurm                                       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_JOB_ID,
@@ -21,13 +21,13 @@ import (
 //	                                                    MASTER_ADDR, MASTER_PORT
 //
 // MASTER_ADDR and MASTER_PORT override Slurm's variables. If TORCHELASTIC_USE_AGENT_STORE is true,
-// torchrun's agent listens at MASTER_PORT. Rank 0 then listens at another port, from 20000 to 29999, computed
-// from MASTER_PORT and TORCHELASTIC_RUN_ID. PENSTOCK_TOKEN is the token, TORCHELASTIC_RESTART_COUNT or
-// SLURM_RESTART_COUNT the number of restarts.
+// torchrun's agent listens at MASTER_PORT. Rank 0 then listens at another port, from 20000 to
+// 29999, computed from MASTER_PORT and TORCHELASTIC_RUN_ID. PENSTOCK_TOKEN is the token,
+// TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT the number of restarts.
 //
-// found reports whether the job has several processes. Restart is set for a single process, too. A variable
-// that is missing, contradicts another or cannot be read is a *ConfigError with the variable as its Field.
-// getenv is os.Getenv, or a function like it.
+// found reports whether the job has several processes. Restart is set for a single process, too. A
+// variable that is missing, contradicts another or cannot be read is a *ConfigError with the
+// variable as its Field. getenv is os.Getenv, or a function like it.
 func FromEnvironment(getenv func(string) string) (cfg Config, found bool, err error) {
 	e := &environment{get: getenv}
 	cfg.Token = getenv("PENSTOCK_TOKEN")
@@ -78,7 +78,8 @@ func (e *environment) whole(name string, least, most int) (n int) {
 	return n
 }
 
-// address returns rank 0's address: MASTER_ADDR and MASTER_PORT, or what Slurm's variables say instead.
+// address returns rank 0's address: MASTER_ADDR and MASTER_PORT, or the address in Slurm's
+// variables.
 func (e *environment) address(ofSlurm bool) string {
 	host, port := e.get("MASTER_ADDR"), 0
 	if host == "" && ofSlurm {

@@ -19,7 +19,7 @@ type FailedError struct {
 	Rank, Stage, MicroBatch int
 	Action                  string // such as "forward"
 	Message                 string
-	Usage                   bool // the member's command line or input is wrong: it would fail again
+	Usage                   bool // the member's command line or input is wrong, so a restart would fail
 }
 
 // cut shortens s to at most n bytes of UTF-8.
@@ -76,7 +76,6 @@ func (o *outcome) set(err error, announce func()) {
 	})
 }
 
-// get returns the first failure, or nil.
 func (o *outcome) get() error {
 	if closed(o.failed) {
 		return o.err

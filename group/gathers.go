@@ -10,19 +10,19 @@ import (
 	"sync"
 )
 
-// gathers collects the parts of all ranks for this member's gathers, one gather after the other. A rank is at
-// most one gather ahead, as each gather needs a part of every rank.
+// gathers collects the parts of all ranks, for one gather of this member after the other. A rank is
+// at most one gather ahead, as each gather needs a part of every rank.
 type gathers struct {
 	first   *outcome
-	report  func(error)      // is called if a rank has left without its part
-	share   func(part) error // gives this member's part to all ranks, itself included
+	report  func(error)      // called if a rank has left without giving its part
+	share   func(part) error // gives this member's part to all ranks, this one included
 	closing chan struct{}    // closed when this member's transfers end
 	allLeft chan struct{}    // closed when all ranks have left
 	turn    sync.Mutex       // held during a gather
 
 	mu    sync.Mutex
 	parts [][]part      // by rank, of gathers that have not ended
-	left  []bool        // by rank: it has left the group
+	left  []bool        // by rank: whether it has left the group
 	news  chan struct{} // of capacity one: a part has come, or a rank has left
 }
 
@@ -79,8 +79,8 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// take returns the next part of every rank. If a part is missing it returns nil, and an error if that rank
-// has left.
+// take returns the next part of every rank. If a part is missing it returns nil, and an error if
+// the part's rank has left.
 func (g *gathers) take() (all []part, left error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,8 +100,8 @@ func (g *gathers) take() (all []part, left error) {
 	return all, nil
 }
 
-// gather shares this member's part, and waits for the parts of all. A complete gather succeeds whatever has
-// failed since: another member may get its result, and then fail or leave.
+// gather shares this member's part, and waits for the parts of all. A complete gather succeeds even
+// if the group has failed since: a member may fail or leave as soon as it has the result.
 func (g *gathers) gather(ctx context.Context, mine part) ([]part, error) {
 	g.turn.Lock()
 	defer g.turn.Unlock()

@@ -21,7 +21,7 @@ type tensorTransport struct {
 	gloo    shim.Gloo
 	c       *control
 	mu      sync.Mutex
-	works   map[*work]bool // that have not been waited for
+	works   map[*work]bool // works without a Wait
 	aborted bool           // no transfer begins any more
 	watcher sync.WaitGroup // runs watch
 }
@@ -78,8 +78,8 @@ func (d *tensorTransport) watch() {
 	}
 }
 
-// work is a send or a receive. Gloo cannot report whether it has ended, so the caller of Wait waits in Gloo.
-// A goroutine that waits for all works costs a thread, and two switches for each work.
+// work is a send or a receive. Its Wait blocks in Gloo, which reports an end in no other way. A
+// goroutine that waits for all works would cost a thread, and two switches for each work.
 type work struct {
 	d        *tensorTransport
 	peer     int

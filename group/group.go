@@ -62,8 +62,8 @@ func (g *Group) Receive(t *torch.Tensor, from, tag int) (link.Work, error) {
 	return g.member.receive(t, from, tag)
 }
 
-// Fail tells all members that this one has failed, which ends all sends, receives and meetings that wait.
-// Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
+// Fail tells all members that this member has failed, and ends all sends, receives and meetings
+// that wait. Only the first failure of a group counts. e.Rank is ignored. Long texts are cut.
 func (g *Group) Fail(e FailedError) {
 	e.Rank, e.Action, e.Message = g.rank, cut(e.Action, maxText), cut(e.Message, maxText)
 	g.member.fail(&e)
@@ -75,9 +75,9 @@ func (g *Group) Failed() <-chan struct{} { return g.first.failed }
 // Err returns the first failure, a *FailedError or a *LostError, or nil.
 func (g *Group) Err() error { return g.first.get() }
 
-// Close leaves the group, ends all waits and frees the resources. All members call it when they are done. It
-// waits for the others, at most Config.Silence, so that nobody takes the end for a loss. It may be called
-// again. The error is always nil.
+// Close leaves the group, ends all waits and frees the resources. All members call it when they are
+// done. It waits for the others, at most Config.Silence, so that they do not take this member for
+// lost. It may be called again. The error is always nil.
 func (g *Group) Close() error {
 	g.closing.Do(g.member.close)
 	return nil
@@ -92,7 +92,7 @@ type MemberError struct {
 
 func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
 
-// Is makes an error with OutOfMemory a torch.ErrOutOfMemory.
+// Is reports an error with OutOfMemory as torch.ErrOutOfMemory.
 func (e *MemberError) Is(target error) bool { return e.OutOfMemory && target == torch.ErrOutOfMemory }
 
 // contribution is what a member brings to a meeting: its value, and its failure so far.
@@ -101,13 +101,13 @@ type contribution[T any] struct {
 	Failed *MemberError `json:",omitempty"`
 }
 
-// Meet waits for all members and returns the value of each, by rank. If failed is not nil on any member, all
-// get an error: their own, or the *MemberError of the lowest rank that has failed. A nil group is this
-// process alone. Values travel as JSON of at most 64 MiB.
+// Meet waits for all members and returns the value of each, by rank. If any member gives a failure
+// (failed), all get an error: their own failure, or else the *MemberError of the lowest rank that
+// has failed. A nil group is this process alone. Values travel as JSON of at most 64 MiB.
 //
-// All members call Meet in the same order with the same what. Otherwise all get an error with the what of
-// each rank. Meet blocks until all members have called it, the group has failed, or ctx is done. When ctx is
-// done the group fails, as the others wait for this member.
+// All members call Meet in the same order with the same what. Otherwise all get an error with the
+// what of each rank. Meet blocks until all members have called it, the group has failed, or ctx is
+// done. When ctx is done the group fails, as the others wait for this member.
 func Meet[T any](ctx context.Context, g *Group, what string, mine T, failed error) ([]T, error) {
 	if g == nil {
 		return []T{mine}, failed

@@ -8,9 +8,9 @@ import (
 	"penstock.example/torch"
 )
 
-// Local returns n members within this process: goroutines stand for processes. They behave like members of
-// Join, with two differences. A message that is longer than its receive panics, where Gloo would end the
-// process. Close does not wait.
+// Local returns n members within this process: goroutines stand for processes. They behave like
+// members that have joined by Join, with two differences. A message that is longer than its receive
+// panics, where Gloo would end the process. Close does not wait.
 func Local(n int) []*Group {
 	g := &localGroup{first: newOutcome(), pending: map[channel][]*transfer{}}
 	all := make([]*Group, n)
@@ -33,15 +33,15 @@ type localMember struct {
 	rank int
 }
 
-// localGroup is shared by the members of Local.
+// localGroup is the state that the members of a Local share.
 type localGroup struct {
 	first   *outcome
 	gathers []*gathers // by rank
 	mu      sync.Mutex
-	pending map[channel][]*transfer // that wait for the other side: only sends, or only receives
+	pending map[channel][]*transfer // transfers without the other side: only sends, or only receives
 }
 
-// channel is the common name of a send and its receive.
+// channel identifies a send and its receive.
 type channel struct{ from, to, tag int }
 
 type transfer struct {
@@ -82,7 +82,7 @@ func (m *localMember) receive(t *torch.Tensor, from, tag int) (link.Work, error)
 	return m.begin(t, channel{from, m.rank, tag}, from, false)
 }
 
-// begin moves the bytes if the other side waits. Otherwise this side waits.
+// begin begins a transfer. If the other side waits it moves the bytes at once.
 func (g *localGroup) begin(t *torch.Tensor, ch channel, peer int, sends bool) (link.Work, error) {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()

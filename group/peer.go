@@ -29,9 +29,10 @@ func newPeer(rank int, conn net.Conn, c Config) *peer {
 	return &peer{rank: rank, conn: conn, cfg: c, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// Read reads from the connection and gives up after Config.Silence. It waits in turns, and a turn counts as
-// one heartbeat even if it took longer. So after a stop of this process, or of the whole job, Read gets the
-// frames that have arrived meanwhile, and the others have time to send.
+// Read reads from the connection and gives up after Config.Silence. It waits in turns, and each
+// turn counts as one heartbeat, even if this process was stopped meanwhile. So after a stop of this
+// process, or of the whole job, Read gets the frames that have arrived, and the others have time to
+// send.
 func (p *peer) Read(b []byte) (int, error) {
 	turn := p.cfg.heartbeat()
 	for quiet := turn; ; quiet += turn {
@@ -55,12 +56,13 @@ func (p *peer) send(frame []byte) {
 	notify(p.more)
 }
 
-// serve sends the queue and handles each frame that arrives, until the connection ends, handle fails or stop
-// is called. Then it calls ended with the reason, and closes the connection.
+// serve sends the queue and handles each frame that arrives, until the connection ends, handle
+// fails or stop is called. Then it calls ended with the reason, and closes the connection.
 //
-// If data is unread at a close, the kernel sends a reset. The reset may discard frames on their way to the
-// other side, such as the reason for the end. So this side first sends the queue and a FIN. Then it reads
-// until the other side has closed, unless that side is silent. Each takes at most Config.Silence.
+// If data is unread at a close, the kernel sends a reset. The reset may discard frames on their way
+// to the other side, such as the reason for the end. So this side first sends the queue and a FIN.
+// Then it reads until the other side has closed, unless that side is silent. Each takes at most
+// Config.Silence.
 func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	var writer sync.WaitGroup
 	writer.Go(p.write)
@@ -82,8 +84,8 @@ func (p *peer) serve(handle func(frame) error, ended func(error)) {
 	_ = p.conn.Close()
 }
 
-// write sends the queue until stop is called or a write fails. Writes have no time limit before stop. After a
-// failed write serve still reads the frames that the other side has sent before.
+// write sends the queue until stop is called or a write fails. Writes have no time limit before
+// stop. After a failed write serve still reads the frames that the other side has sent.
 func (p *peer) write() {
 	tick := time.NewTicker(p.cfg.heartbeat())
 	defer tick.Stop()

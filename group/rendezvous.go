@@ -25,8 +25,8 @@ var bindTime = 10 * time.Second
 var errTimeout = errors.New("the time to wait for the others is over; " +
 	"want all ranks started by then, or more time (--join-timeout)")
 
-// retry calls f, with growing pauses, until it succeeds, its failure is final or the time is over. A long
-// wait is logged. what names the attempt in messages; remedy is the advice after a failure.
+// retry calls f, with growing pauses, until it succeeds, its failure is final or the time is over.
+// A long wait is logged. what names the attempt in messages; remedy is the advice after a failure.
 func (c Config) retry(ctx context.Context, what, remedy string,
 	f func(context.Context) (final bool, err error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
@@ -120,7 +120,7 @@ func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 		_ = listener.Close()
 	}()
 	c.serves.Go(func() {
-		// Functions that close the last connections, unless they are members' by then.
+		// Functions that close the last connections, except for members' connections.
 		last := make([]context.CancelFunc, c.cfg.Size+maxStrangers)
 		for i := 0; ; {
 			conn, err := listener.Accept()
@@ -190,8 +190,9 @@ func listen(ctx context.Context, c Config) (l net.Listener, err error) {
 	return l, err
 }
 
-// ownIP returns the address that rank 0 listens on: the address of the rendezvous if this machine has it.
-// Otherwise it is the address of a service, and rank 0 listens on the interface that leads there.
+// ownIP returns the address that rank 0 listens on: the address of the rendezvous if this machine
+// has it. Otherwise the rendezvous is a service's address, and rank 0 listens on the interface that
+// leads there.
 func ownIP(ctx context.Context, host, address string) (net.IP, error) {
 	all, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
 	if err != nil {
@@ -284,8 +285,8 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 	return nil
 }
 
-// meetRank0 is the other members' part of the rendezvous. It connects to rank 0 and waits for all members. It
-// returns this process's address on that connection.
+// meetRank0 is the other members' part of the rendezvous. It connects to rank 0 and waits for all
+// members. It returns this process's address on that connection.
 func (c *control) meetRank0(ctx context.Context, me greeting) (net.IP, error) {
 	conn, err := dialRank0(ctx, c.cfg, me)
 	if err != nil {
@@ -305,8 +306,8 @@ func (c *control) meetRank0(ctx context.Context, me greeting) (net.IP, error) {
 	}
 }
 
-// dialRank0 calls until rank 0 answers. The host's name may not resolve yet, such as the name of a container
-// that starts later. Rank 0 of an earlier start may answer first.
+// dialRank0 dials until rank 0 answers. The host's name may not resolve yet, such as the name of a
+// container that starts later. Rank 0 of an earlier start of the job may answer first.
 func dialRank0(ctx context.Context, c Config, me greeting) (conn net.Conn, err error) {
 	d := net.Dialer{Timeout: dialTime}
 	what := fmt.Sprintf("rank %d of %d calls rank 0", c.Rank, c.Size)

@@ -23,8 +23,8 @@ const (
 	peftPrefix      = "base_model.model."
 )
 
-// ReadAdapter reads the settings of a LoRA adapter in the layout of the PEFT library. Layers has the
-// full names of the layers in its file of weights.
+// ReadAdapter reads the settings of a LoRA adapter from a folder in the layout of the PEFT library.
+// Layers lists the layers for which the folder has weights, by full name.
 func ReadAdapter(folder string) (o nn.LoRA, err error) {
 	c := &config{path: filepath.Join(folder, adapterSettings)}
 	if err := c.read(); err != nil {
@@ -33,13 +33,13 @@ func ReadAdapter(folder string) (o nn.LoRA, err error) {
 	only(c, "peft_type", "LORA", "LORA")
 	only(c, "bias", "none", "none")
 	o.Rank, o.Alpha, o.Dropout = get(c, "r", int64(8)), get(c, "lora_alpha", 8.0), get(c, "lora_dropout", 0.0)
-	harmless := []string{"base_model_name_or_path", "fan_in_fan_out", "inference_mode", "init_lora_weights",
-		"megatron_core", "peft_version", "qalora_group_size", "revision", "target_modules", "task_type",
-	} // do not change what an adapter computes, or are in its weights
+	// These do not change what an adapter computes, or the weights tell them.
+	ignored := []string{"base_model_name_or_path", "fan_in_fan_out", "inference_mode", "init_lora_weights",
+		"megatron_core", "peft_version", "qalora_group_size", "revision", "target_modules", "task_type"}
 	for name, value := range c.fields {
 		none := slices.Contains([]string{"null", "false", "{}", "[]"}, string(value))
-		if !none && !slices.Contains(harmless, name) {
-			c.refuse(name, string(value), "null: no adapter of this kind is known")
+		if !none && !slices.Contains(ignored, name) {
+			c.refuse(name, string(value), "null, as adapters with this field are not supported")
 		}
 	}
 	if c.err != nil {
@@ -58,9 +58,9 @@ func ReadAdapter(folder string) (o nn.LoRA, err error) {
 	return o, nil
 }
 
-// WriteAdapter writes an adapter in the layout of the PEFT library: a folder with the tensors of the
-// adapters among those of a model, which have the model's names. base is the path or name of the
-// model without the adapter.
+// WriteAdapter writes a folder in the layout of the PEFT library with the adapters among the
+// tensors of a model, which have their names in the model. base is the path or name of the model
+// without adapters.
 func WriteAdapter(folder, base string, o nn.LoRA, tensors []safetensors.Tensor) error {
 	var adapter []safetensors.Tensor
 	var layers []string

@@ -21,7 +21,7 @@ type edge struct {
 	operation func(channels, stride int64) nn.Layer
 }
 
-// The cells of AmoebaNet-D. See amoebaNets for differences from the paper.
+// The cells of AmoebaNet-D. See amoebaNet for differences from the paper.
 var (
 	normalCell = genotype{
 		nodes: [5][2]edge{

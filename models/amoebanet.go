@@ -7,19 +7,16 @@ import (
 	"penstock.example/torch"
 )
 
-// amoebaNets has AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier
-// Architecture Search") as GPipe (Huang et al. 2019, table 1) and torchgpipe's benchmarks measure
-// it, with their sizes L and D and as many parameters as GPipe's table. So that numbers compare, it
-// shares three differences from the paper with torchgpipe: a normal cell outputs states 0, 3, 4 and
-// 6 (as in the authors' code; the paper has 4, 5 and 6), max_pool_3x3 is an average, and a ReLU
-// comes before the first convolution.
-var amoebaNets = []model{amoebaNet()}
-
+// amoebaNet is AmoebaNet-D (Real et al. 2018, "Regularized Evolution for Image Classifier
+// Architecture Search") with the sizes L and D and the numbers of parameters of GPipe (Huang et al.
+// 2019, table 1) and torchgpipe's benchmarks. For comparable numbers it differs from the paper
+// where torchgpipe does: a normal cell outputs states 0, 3, 4 and 6 (as in the authors' code; the
+// paper has 4, 5 and 6), max_pool_3x3 is an average, and a ReLU comes before the first convolution.
 func amoebaNet() model {
 	m := imageNet("amoebanetd",
 		"AmoebaNet-D of L normal cells and D filters (Real et al. 2018; Huang et al. 2019, table 1)",
 		amoebaNetD)
-	m.Defaults.Width, m.Defaults.Depth, m.own = 208, 18, []alias{{"L", "Depth"}, {"D", "Width"}}
+	m.Defaults.Width, m.Defaults.Depth, m.aliases = 208, 18, []alias{{"L", "Depth"}, {"D", "Width"}}
 	return m
 }
 

@@ -20,18 +20,18 @@ func maxPool2x2(_, stride int64) nn.Layer {
 }
 
 var (
-	conv1x1   = convolved(nn.Square(1))
-	conv3x3   = convolved(nn.Square(1), nn.Square(3), nn.Square(1))
-	conv1x7x1 = convolved(nn.Square(1), nn.Pair{1, 7}, nn.Pair{7, 1}, nn.Square(1))
+	conv1x1   = convOperation(nn.Square(1))
+	conv3x3   = convOperation(nn.Square(1), nn.Square(3), nn.Square(1))
+	conv1x7x1 = convOperation(nn.Square(1), nn.Pair{1, 7}, nn.Pair{7, 1}, nn.Square(1))
 )
 
-func convolved(sizes ...nn.Pair) func(channels, stride int64) nn.Layer {
+func convOperation(sizes ...nn.Pair) func(channels, stride int64) nn.Layer {
 	return func(channels, stride int64) nn.Layer { return convChain(channels, channels, stride, sizes...) }
 }
 
-// convChain is ReLU, convolution and BatchNorm for each size, with out/4 channels between them. The
-// stride is on a single convolution, or on those of several that are not 1x1. The first ReLU makes
-// a new tensor, as other nodes read the state too; later ones work in place.
+// convChain is ReLU, convolution and BatchNorm for each size, with out/4 channels between them. Of
+// several convolutions only the ones larger than 1x1 have the stride. The first ReLU makes a new
+// tensor, as other nodes read the state too; later ReLUs work in place.
 func convChain(in, out, stride int64, sizes ...nn.Pair) nn.Layer {
 	var layers []nn.Layer
 	for i, size := range sizes {
@@ -47,7 +47,7 @@ func convChain(in, out, stride int64, sizes ...nn.Pair) nn.Layer {
 				step[d] = stride
 			}
 		}
-		layers = append(layers, relu, convolutionOf(in, to, size, step, 1), norm(to))
+		layers = append(layers, relu, convolutionOf(in, to, size, step), norm(to))
 		in = to
 	}
 	return nn.NewSequential(layers...)

@@ -23,7 +23,7 @@ func denseNet(name string, growth int, blocks ...int) model {
 	m := imageNet(name, fmt.Sprintf("densely connected network for ImageNet, blocks of %v layers (Huang "+
 		"et al. 2017, table 1)", blocks),
 		func(o Options) (*nn.Sequential, error) { return buildDenseNet(blocks, o), nil })
-	m.Defaults.Width, m.own, m.dropout, m.least = growth, []alias{{"growth", "Width"}}, true, 29
+	m.Defaults.Width, m.aliases, m.dropout, m.least = growth, []alias{{"growth", "Width"}}, true, 29
 	return m
 }
 

@@ -2,15 +2,16 @@ package models
 
 import "penstock.example/nn"
 
-// filter is a convolution without a bias, a norm and a ReLU: torchvision's BasicConv2d.
+// filter is a convolution without a bias, a norm and a ReLU: torchvision's BasicConv2d. In a branch
+// of a mixed block it may also be a pool.
 type filter struct {
 	name     string // may contain a dot, as torchvision's names do
 	out      int64
 	size     nn.Pair
 	stride   int64    // 0 is 1
 	unpadded bool     // else padded so that stride 1 keeps the size of the image
-	beside   bool     // at the end of a branch, parallel to others
-	pool     nn.Layer // replaces the filter; nil is none
+	beside   bool     // reads the path of the branch and ends the branch; see mixed
+	pool     nn.Layer // nil for a convolution
 }
 
 // conv is a filter of stride 1 that keeps the size.
@@ -29,11 +30,11 @@ func halve(name string, out int64) filter {
 }
 
 func (f filter) conv(in int64) nn.Layer {
-	o := nn.ConvConfig{Stride: nn.Square(max(f.stride, 1)), NoBias: true}
-	if !f.unpadded {
-		o.Padding = nn.Pair{f.size[0] / 2, f.size[1] / 2}
+	stride := nn.Square(max(f.stride, 1))
+	if f.unpadded {
+		return nn.NewConv2d(in, f.out, f.size, nn.ConvConfig{Stride: stride, NoBias: true})
 	}
-	return nn.NewConv2d(in, f.out, f.size, o)
+	return convolutionOf(in, f.out, f.size, stride)
 }
 
 func (f filter) norm() nn.Layer { return nn.NewBatchNorm2d(f.out, nn.BatchNormConfig{Eps: 0.001}) }

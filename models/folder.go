@@ -15,13 +15,13 @@ import (
 	"penstock.example/nn"
 )
 
-// IsFolder reports whether the name of a model is the path of a folder in Hugging Face's layout: it has
-// a / in it, or is "." or "..". The folder's config.json gives the sizes.
+// IsFolder reports whether the name of a model is the path of a folder in Hugging Face's layout: it
+// has a / in it, or is "." or "..". The folder's config.json gives the sizes.
 func IsFolder(name string) bool {
 	return name == "." || name == ".." || strings.ContainsRune(name, filepath.Separator)
 }
 
-// families are the values of model_type.
+// families makes the models of config.json by the value of model_type.
 var families = map[string]func(*config, string) model{
 	"gpt2":    gpt2Family,
 	"llama":   llamaFamily,
@@ -31,22 +31,22 @@ var families = map[string]func(*config, string) model{
 	"vit":     viTFamily,
 }
 
-// openFolder reads config.json. A field that is not known is refused, as it might change results.
+// openFolder reads config.json and refuses fields that it does not know.
 func openFolder(folder string) (model, error) {
 	c := &config{path: filepath.Join(folder, "config.json")}
 	if err := c.read(); err != nil {
 		return model{}, err
 	}
 	name := get(c, "model_type", "")
-	make, known := families[name]
+	family, known := families[name]
 	if !known {
 		return model{}, c.errorf("model_type %q; want one of %s", name,
 			strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	}
-	m := make(c, name)
+	m := family(c, name)
 	for name, value := range c.fields {
 		if !slices.Contains(harmless, name) && !strings.HasPrefix(name, "summary_") {
-			c.refuse(name, string(value), "left out: no field of this name is known")
+			c.refuse(name, string(value), "left out, as the field may change results and is not supported")
 		}
 	}
 	m.Name = folder
@@ -90,7 +90,7 @@ func (c *config) refuse(field, value, want string) {
 	}
 }
 
-// get reads a field; absent or null it is otherwise.
+// get reads a field. If the field is absent or null, get returns otherwise.
 func get[T any](c *config, name string, otherwise T) T {
 	text, there := c.fields[name]
 	delete(c.fields, name)
@@ -98,19 +98,19 @@ func get[T any](c *config, name string, otherwise T) T {
 		if json.Unmarshal(text, &value) == nil {
 			return value
 		}
-		c.refuse(name, string(text), fmt.Sprintf("a %T", otherwise))
+		c.refuse(name, string(text), fmt.Sprintf("of type %T", otherwise))
 	}
 	return otherwise
 }
 
-// only refuses a field that has another value.
+// only refuses a field whose value is not allowed.
 func only[T comparable](c *config, name string, otherwise T, allowed ...T) {
 	if value := get(c, name, otherwise); !slices.Contains(allowed, value) {
 		c.refuse(name, fmt.Sprint(value), strings.Trim(fmt.Sprint(allowed), "[]"))
 	}
 }
 
-// size reads a field that must be at least 1; otherwise 0 is a field that must be there.
+// size reads a field that must be at least 1. With 0 as otherwise the field must exist.
 func (c *config) size(name string, otherwise int64) int64 {
 	n := get(c, name, otherwise)
 	if n < 1 || n > 1<<24 {
@@ -119,7 +119,7 @@ func (c *config) size(name string, otherwise int64) int64 {
 	return max(n, 1)
 }
 
-// llamaFamily reads the models whose blocks are those of Llama (Touvron et al. 2023).
+// llamaFamily reads models with the blocks of Llama (Touvron et al. 2023).
 func llamaFamily(c *config, family string) model {
 	d := decoder{vocab: c.size("vocab_size", 0), depth: int(c.size("num_hidden_layers", 0)),
 		hidden: c.size("intermediate_size", 0), tied: get(c, "tie_word_embeddings", false)}
@@ -159,8 +159,7 @@ func llamaFamily(c *config, family string) model {
 	m := model{
 		Info: Info{Kind: Text, Input: []int64{min(context, 512)},
 			Summary: fmt.Sprintf("%s: %d blocks of %d heads over %d, %d wide", family, d.depth, a.Heads,
-				a.KVHeads,
-				a.Dim),
+				a.KVHeads, a.Dim),
 			Defaults: Options{Classes: int(d.vocab), Context: int(context)}},
 	}
 	m.vocab = int(d.vocab)
@@ -168,8 +167,8 @@ func llamaFamily(c *config, family string) model {
 	return m
 }
 
-// frequencies are the rotations of a head in radians a token, for each pair of elements (Su et al.
-// 2021, "RoFormer", equation 15), scaled as rope_scaling says.
+// frequencies returns the rotations of a head in radians per token, for each pair of elements (Su
+// et al. 2021, "RoFormer", equation 15), scaled by rope_scaling.
 func (c *config) frequencies(headDim int64) []float64 {
 	scaling := &config{path: c.path, fields: get(c, "rope_scaling", map[string]json.RawMessage{})}
 	maps.Copy(scaling.fields, get(c, "rope_parameters", map[string]json.RawMessage{}))
@@ -198,7 +197,7 @@ func (c *config) frequencies(headDim int64) []float64 {
 		c.refuse("rope_type", kind, "default, linear or llama3")
 	}
 	for name, value := range scaling.fields {
-		c.refuse(name+" of the rotations", string(value), "left out: no field of this name is known")
+		c.refuse(name+" of the rotations", string(value), "left out, as it is not supported")
 	}
 	if c.err == nil {
 		c.err = scaling.err
@@ -206,16 +205,16 @@ func (c *config) frequencies(headDim int64) []float64 {
 	return list
 }
 
-// llama3 slows rotations that take more tokens than the model was first trained with, as the
-// transformers library does: by the factor where a turn takes more than original/low tokens, not
-// below original/high, and between the two in proportion.
+// llama3 divides slow rotations by the factor, as the transformers library does. A rotation whose
+// full turn takes more than original/low tokens is divided, one below original/high tokens stays,
+// and in between the result is interpolated.
 func (c *config) llama3(list []float64) {
 	factor, low := get(c, "factor", 8.0), get(c, "low_freq_factor", 1.0)
 	high, original := get(c, "high_freq_factor", 4.0), get(c, "original_max_position_embeddings", 8192.0)
 	for i, f := range list {
 		turn := 2 * math.Pi / f // tokens
-		smooth := min(max((original/turn-low)/(high-low), 0), 1)
-		list[i] = (1-smooth)*f/factor + smooth*f
+		kept := min(max((original/turn-low)/(high-low), 0), 1)
+		list[i] = (1-kept)*f/factor + kept*f
 	}
 }
 
@@ -310,7 +309,8 @@ func viTFamily(c *config, _ string) model {
 			width)}}
 }
 
-// normalisation reads how the model's pictures are normalised; nil without preprocessor_config.json.
+// normalisation reads the mean and deviation of pictures by channel. Without a
+// preprocessor_config.json they are nil.
 func (c *config) normalisation() (mean, std []float64) {
 	p := &config{path: filepath.Join(filepath.Dir(c.path), "preprocessor_config.json")}
 	if _, err := os.Stat(p.path); err != nil {

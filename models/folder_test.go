@@ -179,7 +179,7 @@ func TestFolderRefuses(t *testing.T) {
 		{"llama", `"model_type": "llama"`, `"model_type": "mamba"`,
 			`model_type "mamba"; want one of gpt2, llama`},
 		{"llama", `"use_cache": true`, `"use_magic": true`, "use_magic is true; want it left out"},
-		{"llama", `"hidden_size": 96`, `"hidden_size": "96"`, `hidden_size is "96"; want it a int64`},
+		{"llama", `"hidden_size": 96`, `"hidden_size": "96"`, `hidden_size is "96"; want it of type int64`},
 		{"llama", `"hidden_size": 96,`, ``, "hidden_size is 0; want it 1 to 2^24"},
 		{"llama", `"num_key_value_heads": 2`, `"num_key_value_heads": 4`,
 			"num_key_value_heads is 4; want it a divisor of the 6"},
@@ -236,7 +236,7 @@ func TestFolderNormalisesPictures(t *testing.T) {
 		`{"do_normalize": false}`: {mean: []float64{0, 0, 0}, std: []float64{1, 1, 1}},
 		`{"do_rescale": false}`:   {refusal: "preprocessor_config.json: do_rescale is false; want it true"},
 		`{"rescale_factor": 2}`:   {refusal: "rescale_factor is 2; want it 0.0039"},
-		`{"image_mean": "half"}`:  {refusal: `image_mean is "half"; want it a []float64`},
+		`{"image_mean": "half"}`:  {refusal: `image_mean is "half"; want it of type []float64`},
 		`[`:                       {refusal: "preprocessor_config.json: unexpected end"},
 	} {
 		folder := t.TempDir()

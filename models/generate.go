@@ -14,14 +14,15 @@ import (
 // Sampling says how Generate chooses tokens. The zero value takes the most likely one.
 type Sampling struct {
 	Temperature float64 // divides the logits; 0 takes the most likely token
-	TopK        int     // of the most likely tokens one is drawn; 0 is all
+	TopK        int     // draw among this number of most likely tokens; 0 is all
 	Seed        uint64
 	Stop        []int64 // tokens that end the text
 }
 
 // Generate continues a prompt with at most n tokens of a text model whose parameters are on c's
-// device, and calls emit for each of them. It blocks until then, until emit or ctx fails, or until a
-// token of Stop, which is not emitted. The same seed gives the same tokens.
+// device. It calls emit for each token and returns after the last, or before if the model chooses a
+// token of Stop, or if emit or ctx fails. A token of Stop is not emitted. The same seed gives the
+// same tokens.
 func Generate(ctx context.Context, c *torch.Ctx, m nn.Layer, prompt []int64, n int, o Sampling,
 	emit func(token int64) error) error {
 	if len(prompt) == 0 {

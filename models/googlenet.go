@@ -2,11 +2,9 @@ package models
 
 import "penstock.example/nn"
 
-// googleNets has GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
+// googleNetModel is GoogLeNet (Szegedy et al. 2015, "Going Deeper with Convolutions", table 1) with
 // torchvision's names and parameters: norms follow the convolutions, and 3x3 replaces the paper's
 // 5x5.
-var googleNets = []model{googleNetModel()}
-
 func googleNetModel() model {
 	m := imageNet("googlenet", "GoogLeNet for ImageNet, with norms (Szegedy et al. 2015, table 1)", googleNet)
 	m.Defaults.Dropout, m.dropout, m.aux, m.least = 0.2, true, true, 15

@@ -29,8 +29,8 @@ func gpt2(name string, depth, width, heads int) model {
 	}
 }
 
-// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f under a name, which may be empty, and lm_head. A
-// balance may cut inside blocks.
+// buildGPT2 makes wte, wpe, drop, h.0, h.1, ..., ln_f under a name, which may be empty, and
+// lm_head. A balance may cut inside blocks.
 func buildGPT2(o Options, body string) *nn.Sequential {
 	width := int64(o.Width)
 	tokens := nn.NewEmbedding(int64(o.Classes), width, nn.EmbeddingConfig{})
@@ -51,8 +51,8 @@ func buildGPT2(o Options, body string) *nn.Sequential {
 	return gptInit(s, o.Depth, ".c_proj.weight")
 }
 
-// gpt2Block is gptBlock under other names, with weights [in, out] and with dropout also of the
-// attention's weights.
+// gpt2Block is gptBlock with Hugging Face's names, with weights [in, out], and with dropout also of
+// the attention's weights.
 func gpt2Block(width, heads int64, dropout float64) *nn.Sequential {
 	attn := nn.NewSequential().Add("c_attn", nn.NewLinearTransposed(width, 3*width))
 	addAll(attn, nn.NewDotProductAttention(width, heads, true, dropout)).

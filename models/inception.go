@@ -2,10 +2,8 @@ package models
 
 import "penstock.example/nn"
 
-// inceptions has Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for
+// inceptionModel is Inception v3 (Szegedy et al. 2016, "Rethinking the Inception Architecture for
 // Computer Vision") with torchvision's names and parameters.
-var inceptions = []model{inceptionModel()}
-
 func inceptionModel() model {
 	m := imageNet("inception_v3", "Inception v3 for ImageNet (Szegedy et al. 2016), images from 75x75",
 		inceptionV3)

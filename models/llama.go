@@ -8,15 +8,15 @@ import (
 
 // decoder has the sizes of a decoder of the Llama family.
 type decoder struct {
-	attention nn.AttentionConfig // Eps is of all norms
+	attention nn.AttentionConfig // all norms have its Eps
 	vocab     int64
 	depth     int
 	hidden    int64 // of the feed-forward
 	tied      bool  // the head's weight is the tokens' embedding
 }
 
-// build makes model.embed_tokens, model.layers.0, ..., model.norm, lm_head, with Hugging Face's names
-// (Touvron et al. 2023, "LLaMA", section 2.2). A balance may cut inside blocks.
+// build makes model.embed_tokens, model.layers.0, ..., model.norm, lm_head, with Hugging Face's
+// names (Touvron et al. 2023, "LLaMA", section 2.2). A balance may cut inside blocks.
 func (d decoder) build() *nn.Sequential {
 	width := d.attention.Dim
 	norm := func() nn.Layer { return nn.NewRMSNorm([]int64{width}, nn.NormConfig{Eps: d.attention.Eps}) }

@@ -10,10 +10,9 @@ import (
 // mixed is the block of Inception networks: branches of convolutions read one input, and their
 // outputs are concatenated along the channels. It is one layer for a partition.
 //
-// Backward needs the results of the branches' last ReLUs, and the block's output for the next
-// layer. If the ReLUs came before the concatenation, all channels would be kept twice, so one ReLU
-// follows it instead. Values do not change. If a branch ends in a pool, which has no ReLU, the
-// other branches keep their ReLUs.
+// One ReLU follows the concatenation in place of the last ReLU of each branch. Values are the same,
+// and the graph keeps all channels once: as the block's output, but not as the branches' outputs
+// too. If a branch ends in a pool, which has no ReLU, the other branches keep their ReLUs.
 type mixed struct {
 	nn.Base
 	branches []branch
@@ -21,7 +20,7 @@ type mixed struct {
 	out      int64
 }
 
-// branch is a path of layers, whose output goes through each of ends, if there are any.
+// branch is a path of layers. If it has ends, each of them reads the output of the path.
 type branch struct{ path, ends []nn.Layer }
 
 func pool(l nn.Layer) filter { return filter{pool: l} }
@@ -31,8 +30,8 @@ func beside(f filter) filter {
 	return f
 }
 
-// newMixed makes a block of branches for an input of in channels. The filters of a branch run one
-// after the other, those with beside at its end in parallel.
+// newMixed makes a block of branches for an input of in channels. In a branch, filters with beside
+// are ends and the others are the path.
 func newMixed(in int64, branches [][]filter) *mixed {
 	l := &mixed{relu: true}
 	for _, filters := range branches {

@@ -32,10 +32,10 @@ type Info struct {
 	Summary string // one line
 	Kind    Kind
 	Input   []int64 // of one sample by default: [channels, height, width], or [T]
-	// Defaults are the values of zeros in Options. The model has no options that are zero here,
-	// except perhaps Dropout.
+	// Defaults are the defaults of Options. The model does not have an option that is zero here,
+	// except perhaps Dropout and Aux.
 	Defaults Options
-	// Mean and Std normalise the pictures that the model was made for, from 0 to 1, by channel. Nil is
+	// Mean and Std normalise pictures by channel, after their pixels are scaled to 0 to 1. Nil is
 	// not known.
 	Mean, Std []float64
 }
@@ -43,7 +43,7 @@ type Info struct {
 type model struct {
 	Info
 	also    string                                // another name
-	own     []alias                               // listed first
+	aliases []alias                               // of options, which are then listed first
 	dropout bool                                  // has Options.Dropout
 	aux     bool                                  // has Options.Aux
 	least   int                                   // the smallest Size; 0 is any
@@ -59,12 +59,12 @@ func imageNet(name, summary string, build func(Options) (*nn.Sequential, error))
 }
 
 // registry lists the models in the order of Names.
-var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets, inceptions,
-	googleNets, amoebaNets, unets, viTs, gpts, gpt2s)
+var registry = slices.Concat(mlps, cifarResNets, resNets, preActResNets, vggs, denseNets,
+	[]model{inceptionModel(), googleNetModel(), amoebaNet()}, unets, viTs, gpts, gpt2s)
 
-// Register adds a model of one's own, which build makes, to the models by name. Without a Kind it is of
-// images, without Classes it has 10, and without a Context a text is as long as Input. build gets the
-// options that are not zero in info.Defaults. Register must be called before all else.
+// Register adds a model of one's own to the models by name. build makes it and gets values for the
+// options that are not zero in info.Defaults. The default Kind is Image, the default of Classes is
+// 10, and the default Context is the length of Input. Register must be called before all else.
 func Register(info Info, build func(Options) (*nn.Sequential, error)) error {
 	info.Kind, info.Defaults.Classes = cmp.Or(info.Kind, Image), cmp.Or(info.Defaults.Classes, 10)
 	d, dims := info.Defaults, map[Kind]int{Image: len(info.Input), Segmentation: 3, Text: 1}[info.Kind]
@@ -114,8 +114,8 @@ func Describe(name string) (Info, error) {
 }
 
 // New makes a model by its name, or by the path of a folder in Hugging Face's layout, whose weights
-// Weights finds. It returns an error for an unknown name, an option that the model does not have, or an
-// invalid value.
+// Weights finds. It returns an error for an unknown name, an option that the model does not have,
+// or an invalid value.
 func New(name string, o Options) (*nn.Sequential, error) {
 	m, err := find(name)
 	if err != nil {
@@ -140,7 +140,7 @@ func New(name string, o Options) (*nn.Sequential, error) {
 	}
 	if o.Size < m.least {
 		return nil, refuse(m.Name, "Size", o.Size,
-			"want at least %d, or nothing is left of the image on the way", m.least)
+			"want at least %d, as the layers shrink the image to nothing otherwise", m.least)
 	}
 	return m.build(o)
 }

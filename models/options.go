@@ -72,13 +72,13 @@ type option struct {
 // options lists the model's options with pointers to their values in o, options with an alias
 // first.
 func (m model) options(o *Options) []option {
-	list := make([]option, len(m.own))
+	list := make([]option, len(m.aliases))
 	for i, n := range m.Defaults.numbers() {
 		s := option{n.field, arg.Setting{Name: strings.ToLower(n.field), Default: fmt.Sprint(*n.value),
 			Read: arg.Whole(o.numbers()[i].value, 1, n.most)}}
-		own := slices.IndexFunc(m.own, func(a alias) bool { return a.field == n.field })
+		own := slices.IndexFunc(m.aliases, func(a alias) bool { return a.field == n.field })
 		if own >= 0 {
-			s.Name = m.own[own].name
+			s.Name = m.aliases[own].name
 			list[own] = s
 		} else if *n.value != 0 {
 			list = append(list, s)

@@ -24,27 +24,21 @@ func preActResNet(o Options) *nn.Sequential {
 	in := int64(16)
 	s := nn.NewSequential().
 		Add("conv1", convolution(int64(o.Channels), in, 3, 1)).
-		Add("bn1", newNormReLU(in))
+		Add("bn1", normReLU(in))
 	in = addGroups(s, in, []int{o.Depth, o.Depth, o.Depth},
 		func(in int64, g int, stride int64) (nn.Layer, int64) {
 			width := int64(o.Width) << g
 			return newPreActBottleneck(in, width, stride), bottleneckExpansion * width
 		})
-	return heInit(average(s.Add("bn2", newNormReLU(in)), in, o))
+	return heInit(average(s.Add("bn2", normReLU(in)), in, o))
 }
 
 // bottleneckExpansion is the ratio of output to middle channels of a bottleneck.
 const bottleneckExpansion = 4
 
-// normReLU is a BatchNorm and a ReLU in place, in one layer with the parameter names of the norm.
-type normReLU struct{ *nn.BatchNorm }
-
-func newNormReLU(channels int64) *normReLU {
-	return &normReLU{nn.NewBatchNorm2d(channels, nn.BatchNormConfig{})}
-}
-
-func (l *normReLU) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
-	return c.ReLU_(l.BatchNorm.Forward(c, x))
+// normReLU is a BatchNorm and a ReLU in one layer, with the parameter names of the norm.
+func normReLU(channels int64) nn.Layer {
+	return new(unit).add("", norm(channels)).add("relu", nn.NewReLUInPlace())
 }
 
 // preActBottleneck adds x, or a projection of x, and convolutions of the activated x: [N, in, H, W]
@@ -58,9 +52,9 @@ type preActBottleneck struct {
 // the stride.
 func newPreActBottleneck(in, width, stride int64) *preActBottleneck {
 	l, out := &preActBottleneck{}, bottleneckExpansion*width
-	l.add("bn1", newNormReLU(in)).add("conv1", convolution(in, width, 1, 1)).
-		add("bn2", newNormReLU(width)).add("conv2", convolution(width, width, 3, stride)).
-		add("bn3", newNormReLU(width)).add("conv3", convolution(width, out, 1, 1))
+	l.add("bn1", normReLU(in)).add("conv1", convolution(in, width, 1, 1)).
+		add("bn2", normReLU(width)).add("conv2", convolution(width, width, 3, stride)).
+		add("bn3", normReLU(width)).add("conv3", convolution(width, out, 1, 1))
 	if in != out || stride != 1 {
 		l.downsample = nn.NewSequential(norm(in), convolution(in, out, 1, stride))
 		l.Child("downsample", l.downsample)

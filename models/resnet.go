@@ -19,10 +19,10 @@ var resNets = []model{
 	resNet("resnet101", "", "He et al. 2015, table 1", resNetDesign{}, 3, 4, 23, 3),
 	resNet("resnet152", "", "He et al. 2015, table 1", resNetDesign{}, 3, 8, 36, 3),
 	resNet("resnet200", "", "He et al. 2016", resNetDesign{}, 3, 24, 36, 3),
-	resNet("resnext50_32x4d", "resnext50", groupSource, resNetDesign{groups: 32, each: 4}, 3, 4, 6, 3),
-	resNet("resnext101_32x8d", "resnext101", groupSource, resNetDesign{groups: 32, each: 8}, 3, 4, 23, 3),
-	resNet("wide_resnet50_2", "wide_resnet50", wideSource, resNetDesign{each: 128}, 3, 4, 6, 3),
-	resNet("wide_resnet101_2", "wide_resnet101", wideSource, resNetDesign{each: 128}, 3, 4, 23, 3),
+	resNet("resnext50_32x4d", "resnext50", groupSource, resNetDesign{groups: 32, width: 4}, 3, 4, 6, 3),
+	resNet("resnext101_32x8d", "resnext101", groupSource, resNetDesign{groups: 32, width: 8}, 3, 4, 23, 3),
+	resNet("wide_resnet50_2", "wide_resnet50", wideSource, resNetDesign{width: 128}, 3, 4, 6, 3),
+	resNet("wide_resnet101_2", "wide_resnet101", wideSource, resNetDesign{width: 128}, 3, 4, 23, 3),
 }
 
 const groupSource, wideSource = "Xie et al. 2017", "Zagoruyko and Komodakis 2016"
@@ -31,7 +31,7 @@ const groupSource, wideSource = "Xie et al. 2017", "Zagoruyko and Komodakis 2016
 type resNetDesign struct {
 	basic  bool  // basic blocks, else bottlenecks
 	groups int64 // of the 3x3 convolutions of bottlenecks; 0 is 1
-	each   int64 // channels of such a group in layer1; 0 is 64
+	width  int64 // channels of such a group in layer1; 0 is 64
 }
 
 func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
@@ -40,11 +40,11 @@ func resNet(name, also, source string, d resNetDesign, blocks ...int) model {
 		kind = "basic blocks"
 	}
 	if d.groups = max(d.groups, 1); d.groups > 1 {
-		middle = fmt.Sprintf(", %d x %d channels in their middle", d.groups, d.each)
-	} else if d.each > 0 {
-		middle = fmt.Sprintf(", %d channels in their middle", d.each)
+		middle = fmt.Sprintf(", %d x %d channels in their middle", d.groups, d.width)
+	} else if d.width > 0 {
+		middle = fmt.Sprintf(", %d channels in their middle", d.width)
 	} else {
-		d.each = 64
+		d.width = 64
 	}
 	m := imageNet(name, fmt.Sprintf("residual network for ImageNet, groups of %v %s%s (%s)", blocks, kind,
 		middle, source),
@@ -65,7 +65,7 @@ func buildResNet(d resNetDesign, blocks []int, o Options) *nn.Sequential {
 			return nn.NewBasicBlock(in, out, stride), out
 		}
 		out := int64(64*bottleneckExpansion) << g
-		return nn.NewBottleneck(in, d.groups*d.each<<g, out, d.groups, stride), out
+		return nn.NewBottleneck(in, d.groups*d.width<<g, out, d.groups, stride), out
 	})
 	return heInit(average(s, in, o))
 }

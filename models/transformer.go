@@ -7,8 +7,9 @@ import (
 	"penstock.example/torch"
 )
 
-// transformerBlock is skip1, ln1, the attention under its name, drop1, add1, skip2, ln2, mlp, drop2, add2,
-// with a text before the numbers. Without dropout there are no drop1 and drop2.
+// transformerBlock is skip1, ln1, the attention under its name, drop1, add1, skip2, ln2, mlp,
+// drop2, add2. A text may precede the numbers, as in skip_1. Without dropout there are no drop1 and
+// drop2.
 func transformerBlock(norm nn.NormConfig, width int64, before, name string, attention, mlp nn.Layer,
 	dropout float64) *nn.Sequential {
 	s := nn.NewSequential()
@@ -63,9 +64,9 @@ func (a *addParam) OverwritesInput() bool { return true }
 // vocabularyHead is a norm, if given, and a linear layer: [N, T, width] to logits [N, classes, T].
 type vocabularyHead struct{ unit }
 
-// newVocabularyHead makes a head of a linear layer under a name, which may be empty. The linear layer
-// may share its weight with the tokens' embedding (Press and Wolf 2017, "Using the Output Embedding
-// to Improve Language Models").
+// newVocabularyHead makes a head of a linear layer under a name, which may be empty. The linear
+// layer may share its weight with the tokens' embedding (Press and Wolf 2017, "Using the Output
+// Embedding to Improve Language Models").
 func newVocabularyHead(norm nn.Layer, name string, linear *nn.Linear) nn.Layer {
 	h := &vocabularyHead{}
 	if norm != nil {

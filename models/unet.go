@@ -17,7 +17,7 @@ var unets = []model{{
 		Defaults: Options{Classes: 1, Channels: 3, Size: 192, Width: 72, Depth: 5, Convolutions: 6,
 			Dropout: 0.1},
 	},
-	own:     []alias{{"B", "Convolutions"}, {"C", "Width"}},
+	aliases: []alias{{"B", "Convolutions"}, {"C", "Width"}},
 	dropout: true,
 	build:   unet,
 }}
@@ -70,7 +70,8 @@ func unet(o Options) (*nn.Sequential, error) {
 	}
 	lowest := nn.NewSequential(stack(in, 2*in, in))
 	for i := o.Depth - 1; i >= 0; i-- {
-		skip, out := newConcat(), base<<i/2
+		skip, out := &concat{}, base<<i/2
+		skip.Pops(unetSkip)
 		skip.Isolate(spaces[i])
 		decoder.Add(strconv.Itoa(decoder.Len()), nn.NewSequential().
 			Add("up", nn.NewUpsample(nn.UpsampleConfig{Scale: [2]float64{2, 2}})).
@@ -109,12 +110,6 @@ const unetSkip = "skip"
 // H', W']. An input that is smaller, because an odd size was halved, is padded with zeros at the
 // bottom and on the right.
 type concat struct{ nn.Base }
-
-func newConcat() *concat {
-	l := &concat{}
-	l.Pops(unetSkip)
-	return l
-}
 
 func (l *concat) Forward(c *nn.Ctx, x *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()

@@ -18,16 +18,15 @@ func (u *unit) add(name string, l nn.Layer) *unit {
 	return u
 }
 
-// convolution is convolutionOf a square kernel in one group.
 func convolution(in, out, size, stride int64) nn.Layer {
-	return convolutionOf(in, out, nn.Square(size), nn.Square(stride), 1)
+	return convolutionOf(in, out, nn.Square(size), nn.Square(stride))
 }
 
 // convolutionOf makes a convolution without a bias, padded so that stride 1 keeps the size of the
 // image.
-func convolutionOf(in, out int64, size, stride nn.Pair, groups int64) nn.Layer {
+func convolutionOf(in, out int64, size, stride nn.Pair) nn.Layer {
 	return nn.NewConv2d(in, out, size, nn.ConvConfig{Stride: stride,
-		Padding: nn.Pair{size[0] / 2, size[1] / 2}, Groups: groups, NoBias: true})
+		Padding: nn.Pair{size[0] / 2, size[1] / 2}, NoBias: true})
 }
 
 func norm(channels int64) nn.Layer { return nn.NewBatchNorm2d(channels, nn.BatchNormConfig{}) }

@@ -12,8 +12,9 @@ import (
 )
 
 // Weights returns the path of the weights in a folder in Hugging Face's layout, and how their names
-// match those of the folder's model, for nn.LoadWeights and nn.CheckWeights. A classifier keeps its
-// values if the file does not have it, or has it for other classes.
+// match the names in the folder's model, for nn.LoadWeights and nn.CheckWeights. If the weights
+// have no classifier, or one for another number of classes, the classifier of the model keeps its
+// values.
 func Weights(folder string, m nn.Module) (path string, o nn.WeightsConfig, err error) {
 	path = filepath.Join(folder, "model.safetensors")
 	if _, missing := os.Stat(path); missing != nil {
@@ -32,18 +33,19 @@ func Weights(folder string, m nn.Module) (path string, o nn.WeightsConfig, err e
 	state := nn.State(m)
 	body, _, _ := strings.Cut(state[0].Name, ".")
 	shapes, prefix := map[string][]int64{}, body+"."
-	if !slices.ContainsFunc(tensors, func(t safetensors.Tensor) bool {
+	if slices.ContainsFunc(tensors, func(t safetensors.Tensor) bool {
 		return strings.HasPrefix(t.Name, prefix)
-	}) { // of the body alone
-		o.Rename = []nn.Rename{{New: body}}
-	} else {
+	}) {
 		prefix = ""
+	} else { // the file has only the body
+		o.Rename = []nn.Rename{{New: body}}
 	}
 	for _, t := range tensors {
 		shapes[prefix+t.Name] = t.Shape
 	}
+	// Buffers that the model computes, and a pooler that the classifier does not use.
 	for _, pattern := range []string{"*.attn.bias", "*.attn.masked_bias", "*.rotary_emb.inv_freq",
-		"vit.pooler.*"} { // buffers that are computed, and what no classifier uses
+		"vit.pooler.*"} {
 		for name := range shapes {
 			if nn.Match(pattern, name) {
 				o.Skip = append(o.Skip, pattern)

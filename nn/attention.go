@@ -9,18 +9,19 @@ import (
 )
 
 // NewDotProductAttention makes multi-head attention (Vaswani et al. 2017, section 3.2) without the
-// projections. With causal a token does not see later tokens. The input [N, T, 3 dim] has the queries, keys and values of all heads side by side, the output is [N, T, dim].
-// There are no parameters. A head is a contiguous chunk of width = dim/heads.
+// projections, and so without parameters: [N, T, 3 dim] to [N, T, dim]. The input has the queries,
+// keys and values of all heads side by side. A head is a contiguous chunk of width = dim/heads.
+// With causal a token does not see later tokens.
 //
-// Where libtorch has FlashAttention it is one layer, "attend", which needs memory in proportion to T.
-// With dropout of the weights, and with an older libtorch, it is
+// With FlashAttention, from libtorch 2.2 on, this is one layer, "attend", whose memory is
+// proportional to T. If there is dropout of the weights, or libtorch is older, the layers are
 //
 //	heads         q, k, v of each head
 //	weights       softmax(q k^T / sqrt(width)), v        [N heads, T, T]
 //	attn_dropout  of the weights, if dropout is not 0
 //	values        concat(weights v)                      [N, T, dim]
 //
-// Of the tensors with N * heads * T * T elements the graph then keeps one, the result of the softmax.
+// Then the graph keeps one tensor of N * heads * T * T elements, the softmax.
 func NewDotProductAttention(dim, heads int64, causal bool, dropout float64) []NamedLayer {
 	if dropout == 0 && hasFlash() {
 		return []NamedLayer{{"attend", &flashAttention{heads: heads, causal: causal}}}
@@ -37,7 +38,7 @@ func NewDotProductAttention(dim, heads int64, causal bool, dropout float64) []Na
 	return append(layers, NamedLayer{"values", Tuple(join, join.forward)})
 }
 
-// hasFlash reports whether libtorch has FlashAttention for CPUs (Dao et al. 2022), as it has from 2.2.
+// hasFlash reports whether libtorch has FlashAttention for CPUs (Dao et al. 2022).
 var hasFlash = sync.OnceValue(func() bool {
 	return engine.HasOperator("aten::_scaled_dot_product_flash_attention_for_cpu")
 })
@@ -58,22 +59,21 @@ func (l *flashAttention) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 		part := c.Reshape(c.Narrow(x, -1, int64(i)*dim, dim), n, tokens, l.heads, dim/l.heads)
 		qkv[i] = c.Transpose(part, 1, 2)
 	}
-	k, v := c.cached(qkv[1], "k", 2), c.cached(qkv[2], "v", 2)
+	k, v := c.appendToCache(qkv[1], "k", 2), c.appendToCache(qkv[2], "v", 2)
 	y := c.Op("aten::scaled_dot_product_attention", qkv[0], k, v, nil, 0.0, l.causal && c.Seen() == 0)
 	y = c.Reshape(c.Transpose(y, 1, 2), n, tokens, dim)
 	c.Release(mark, y)
 	return y
 }
 
-// attentionHeads splits queries, keys and values of all heads, [N, T, 3 dim], by head: q
-// [N heads, T, width], k [N heads, width, T] and v [N heads, T, width]. Batched products save them
-// for backward in this layout, so the input need not be kept as well.
+// attentionHeads splits [N, T, 3 dim] by head: q [N heads, T, width], k [N heads, width, T] and v
+// [N heads, T, width]. Batched products save these for backward, so the input is not kept as well.
 type attentionHeads struct {
 	Base
 	dim, heads int64
 }
 
-// forward returns copies, and views of a batch of one sequence.
+// forward returns copies. If the batch has one sequence, it returns views.
 func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	parts := c.Call("aten::split.Tensor", xs[0], l.dim, -1)[0].([]*torch.Tensor)
@@ -86,12 +86,12 @@ func (l *attentionHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 			parts[i] = c.Reshape(head, n*l.heads, tokens, width)
 		}
 	}
-	parts[1], parts[2] = c.cached(parts[1], "k", 2), c.cached(parts[2], "v", 1)
+	parts[1], parts[2] = c.appendToCache(parts[1], "k", 2), c.appendToCache(parts[2], "v", 1)
 	c.Release(mark, parts...)
 	return parts
 }
 
-// attentionWeights turns q, k and v into the weights of the values, [N heads, T, T], and v itself.
+// attentionWeights turns q, k and v into the weights of the values, [N heads, T, T], and v.
 type attentionWeights struct {
 	Base
 	causal bool
@@ -100,14 +100,14 @@ type attentionWeights struct {
 func (l *attentionWeights) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
-	weights := c.weights(c.Matmul(q, k), q.Size(2), l.causal)
+	weights := c.softmaxWeights(c.Matmul(q, k), q.Size(2), l.causal)
 	c.Release(mark, weights)
 	return []*torch.Tensor{weights, v}
 }
 
-// weights is softmax(scores / sqrt(width)) over the last dimension. It changes the scores, as backward
-// does not need them.
-func (c *Ctx) weights(scores *torch.Tensor, width int64, causal bool) *torch.Tensor {
+// softmaxWeights returns softmax(scores / sqrt(width)) over the last dimension. It overwrites the
+// scores, which backward does not need.
+func (c *Ctx) softmaxWeights(scores *torch.Tensor, width int64, causal bool) *torch.Tensor {
 	mark := c.Mark()
 	tokens := scores.Size(-1)
 	c.MulScalar_(scores, 1/math.Sqrt(float64(width)))
@@ -122,8 +122,7 @@ func (c *Ctx) weights(scores *torch.Tensor, width int64, causal bool) *torch.Ten
 	return weights
 }
 
-// attentionValues turns weights and v into the weighted sums of values, heads side by side: [N, T,
-// dim].
+// attentionValues turns weights and v into sums, with the heads side by side: [N, T, dim].
 type attentionValues struct {
 	Base
 	heads int64

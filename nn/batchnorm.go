@@ -8,11 +8,11 @@ import (
 
 // BatchNorm normalises each channel (dimension 1) to mean 0 and variance 1, then scales and shifts
 // it (Ioffe and Szegedy 2015). In training the mean and variance are the micro-batch's, and the
-// running ones move towards them; in evaluation the running ones are used.
+// running statistics move towards them. In evaluation the running statistics are used.
 //
-// Running statistics move once for each micro-batch, or once for each mini-batch where the run has
-// a Deferred. A recomputation normalises by the same batch again and moves nothing. Statistics move
-// in place, so two training runs of one model at the same time would mix theirs.
+// Running statistics move once for each micro-batch, or, with Config.Deferred, once for each
+// mini-batch. A recomputation moves nothing. Statistics move in place, so concurrent training runs
+// of one model would mix theirs.
 type BatchNorm struct {
 	Base
 	Weight, Bias            *Param // [channels]; nil with NoAffine
@@ -52,8 +52,8 @@ func NewBatchNorm2d(channels int64, o BatchNormConfig) *BatchNorm {
 func (b *BatchNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	byBatch := c.Training || b.o.NoRunningStats
 	if n := b.channels; byBatch && n > 0 && x.Numel() == n { // the variance of one value would be NaN
-		c.refuseInput("aten::batch_norm", x, "expected more than 1 value per channel when normalising "+
-			"by the batch; use larger micro-batches")
+		c.fail("aten::batch_norm", []*torch.Tensor{x}, "expected more than 1 value per channel when "+
+			"normalising by the batch; use larger micro-batches")
 	}
 	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
 	switch {

@@ -2,9 +2,9 @@ package nn
 
 import "penstock.example/torch"
 
-// Cache holds the keys and values of the tokens that attention has seen, so that a text is continued
-// without computing them again: set Config.Cache, run the model on the first tokens, and then on one
-// token after the other. It is for forwards without gradients of one batch of sequences. Call Advance
+// Cache holds the keys and values of the tokens that attention has seen, so that a text is
+// continued without computing them again. Set Config.Cache, run the model on the first tokens, then
+// on one token after the other, without gradients and on the same batch of sequences. Call Advance
 // after each forward, and Close at the end.
 type Cache struct {
 	tokens int64
@@ -21,7 +21,7 @@ func (k *Cache) Close() {
 	k.values, k.tokens = nil, 0
 }
 
-// Seen is the number of tokens in the cache, which come before those of this forward.
+// Seen is the number of tokens in the cache. They precede the tokens of this forward.
 func (c *Ctx) Seen() int64 {
 	if c.Cache == nil {
 		return 0
@@ -29,18 +29,19 @@ func (c *Ctx) Seen() int64 {
 	return c.Cache.tokens
 }
 
-// cached appends x, keys or values, to those in the cache along a dimension, and returns all.
-func (c *Ctx) cached(x *torch.Tensor, what string, dim int64) *torch.Tensor {
+// appendToCache appends keys or values of the running layer to the cache along a dimension, and
+// returns all that the cache now has under the name. Without a cache it returns x.
+func (c *Ctx) appendToCache(x *torch.Tensor, name string, dim int64) *torch.Tensor {
 	if c.Cache == nil {
 		return x
 	}
-	key := c.Path() + " " + what
+	if c.Cache.values == nil {
+		c.Cache.values = map[string]*torch.Tensor{}
+	}
+	key := c.Path() + " " + name
 	if before := c.Cache.values[key]; before != nil {
 		x = c.Cat([]*torch.Tensor{before, x}, dim)
 		before.Free()
-	}
-	if c.Cache.values == nil {
-		c.Cache.values = map[string]*torch.Tensor{}
 	}
 	c.Cache.values[key] = c.Keep(x)
 	return x

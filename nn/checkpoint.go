@@ -9,27 +9,24 @@ import (
 )
 
 // Checkpointed returns l as a layer that keeps only its inputs in forward and computes the rest
-// again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Between
-// forward and backward its part of the graph holds only the inputs. l has both ends of its skips.
+// again in backward (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). A skip of
+// l must be stashed and popped inside of l. For a pipe l is one layer, even a Sequential.
 //
-// Names, parameters, skips and results are l's, to the bit. One order of addition differs: if a
-// parameter is shared with other layers (Base.Share), or the layer around l uses a tensor elsewhere
-// too, the gradient's terms from l are summed first. Only one backward at a time may go through
-// shared parameters.
+// Names and parameters are l's. Results and gradients have the same bits as without Checkpointed,
+// except for a tensor that l and other layers use: a parameter (Base.Share) or an input. Its
+// gradient sums the terms from l first. Only one backward at a time may go through shared
+// parameters.
 //
-// The first run of l sees Ctx.Checkpointing, the second, inside of Backward, Ctx.Recomputing. Both
-// draw the same random bits. Running statistics move in the first. If grad is off, or neither an
-// input nor a parameter of l requires a gradient, l runs once, as it is. For a pipe l is one layer,
-// even a Sequential. A stage that recomputes runs l three times: its recomputation checkpoints l
-// again, with both flags set in the first of the two runs.
+// Ctx.Checkpointing is set in the first run of l, Ctx.Recomputing in the second, inside of
+// Backward. Both runs draw the same random numbers, and only the first moves running statistics. l
+// runs only once, with neither flag, if grad is off or if neither an input nor a parameter of l
+// requires a gradient. In a stage that recomputes, l runs three times: the stage's recomputation is
+// a first run with both flags set.
 //
-// Layers that declare InPlace (l, layers in l, layers after l) get copies of l's inputs. Anything
-// else that overwrites an input before backward makes Backward fail. If l panics or ends its
-// goroutine in the second run, Backward does the same, and Ctx.Path names the layer. After a
-// failure in either run the buffers of l have the values from before that run.
-func Checkpointed(l Layer) Layer {
-	return checkpointed{l}
-}
+// A layer that declares InPlace, in l or after l, gets a copy of an input of l. Backward fails if
+// anything else overwrites an input. If l panics or ends its goroutine in the second run, Backward
+// does the same, and Ctx.Path names the layer. A run that fails restores the buffers of l.
+func Checkpointed(l Layer) Layer { return checkpointed{l} }
 
 type checkpointed struct{ Layer }
 
@@ -38,9 +35,7 @@ func (l checkpointed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 }
 
 func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
-	v := verifier{stash: map[SkipKey]*declaration{}}
-	v.visit(0, c.Path(), l.node())
-	routes, err := v.routes()
+	routes, err := skipRoutes(NamedLayer{c.Path(), l})
 	if err != nil {
 		panic(&torch.Error{Op: "Forward", Args: torch.Describe(xs), Device: c.Device(),
 			Err: fmt.Errorf("a checkpointed layer has both ends of its skip connections: %w", err)})
@@ -53,25 +48,23 @@ func (l checkpointed) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 
 // Checkpoint runs f on xs as Checkpointed runs a layer: now without a graph, and again with one
 // inside of Backward. Each run gets its own context and tensors of the same values. f must depend
-// only on these and on parameters, and keep none of them. Elements of xs and of the result may be
-// of any type, nil, or the same tensor twice. The result belongs to c.
-//
-// Neither f nor a layer that it runs may stash or pop. Gradients are assumed to reach parameters
-// in f.
+// only on these and on parameters, and keep none of them. It is treated as using a parameter that
+// requires a gradient. Elements of xs and of the result may be of any type, nil, or the same tensor
+// twice. The result belongs to c. Neither f nor a layer that f runs may stash or pop.
 func (c *Ctx) Checkpoint(f func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor,
 	xs ...*torch.Tensor) []*torch.Tensor {
 	return c.checkpoint(nil, true, f, xs)
 }
 
-// checkpoint runs a part of a model with these skips once, or twice. trained says that it uses
+// checkpoint runs a part of a model that has these skips. trained reports whether the part uses
 // parameters that require gradients.
 func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
 	part func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor, xs []*torch.Tensor) []*torch.Tensor {
-	run := func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor { // c has its own skips again, also after a panic
+	run := func(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		around := c.Skips
 		c.Skips = new(SkipStore).Begin(skips, 0, 1)
-		c.Skips.guardStorage(xs)
-		defer func() {
+		c.Skips.Guard(xs)
+		defer func() { // also after a panic
 			c.Skips.Free()
 			c.Skips = around
 		}()
@@ -81,10 +74,8 @@ func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
 	if !c.Grad() || !trained && !slices.ContainsFunc(xs, wantsGrad) {
 		return run(c, xs)
 	}
-	start := *c // of the second run
-	start.path = slices.Clone(c.path)
-	start.spans, start.Spans = nil, false
-	start.Checkpointing, start.Recomputing = false, true
+	second := c.Fork(c.Ctx, Config{Recomputing: true}) // the state of the second run
+	second.Checkpointing = false
 
 	// A repeated input is passed once, so that the gradients of its uses are summed in one order.
 	// The same holds for outputs.
@@ -96,23 +87,22 @@ func (c *Ctx) checkpoint(skips []SkipRoute, trained bool,
 			ran = true
 			defer func(was bool) { c.Checkpointing = was }(c.Checkpointing)
 			c.Checkpointing = true
-			first = run(c, spread(in, at))
+			first = run(c, elements(in, at))
 			return slices.Clone(first)
 		}
-		n := start
-		n.Ctx, n.path = t, slices.Clone(start.path)
+		n := second.Fork(t, Config{})
 		ended := false
 		defer func() {
 			if !ended {
 				*c.failed = n.Path()
 			}
 		}()
-		out := run(&n, spread(in, at))
+		out := run(n, elements(in, at))
 		ended = true
 		return out
 	}, inputs, trained, c.sharedParams()...)
 	if c.Skips != nil {
-		c.Skips.guardStorage(inputs) // an output may be a view of one
+		c.Skips.Guard(inputs) // an output may be a view of an input
 	}
 	for i, y := range first {
 		if k := slices.Index(first, y); k < i {
@@ -136,8 +126,7 @@ func (c *Ctx) sharedParams() (out []*torch.Tensor) {
 	return out
 }
 
-// spread undoes engine.Distinct.
-func spread(list []*torch.Tensor, at []int) []*torch.Tensor {
+func elements(list []*torch.Tensor, at []int) []*torch.Tensor {
 	out := make([]*torch.Tensor, len(at))
 	for i, k := range at {
 		out[i] = list[k]

@@ -40,19 +40,20 @@ func (b *Base) declares(n *Base, deep bool) bool {
 	})
 }
 
-// mustRun refuses to run a layer that the running module has not declared. Its parameters would not
-// be listed, and it would draw the random numbers of other layers without a name. With deep a
-// descendant may run as well.
+// mustRun refuses to run a layer that is no child of the running module, or with deep no
+// descendant. The layer's parameters would not be listed. Without a name it would draw the same
+// random numbers as other layers.
 //
-// Outside of all modules, as in a training loop that calls a model's Forward, a layer without a
-// parent counts as a model. A Ctx runs one such model, as a second one would have the same path.
+// If no module runs, as in a training loop that calls a model's Forward, a layer without a parent
+// is a model. A Ctx runs only one model, as two would have the same path.
 func (c *Ctx) mustRun(l Layer, deep bool) {
 	n := l.node()
 	switch {
 	case c.running != nil && c.running.node().declares(n, deep):
 	case c.running != nil:
 		c.fail("Run", nil, "%s is no declared child of %s, layer %q, which runs it; declare it with Child "+
-			"(embed nn.Base) where that is made, and run it with Run", typeOf(l), typeOf(c.running), c.Path())
+			"in the constructor of that layer (embed nn.Base), and run it with Run", typeOf(l),
+			typeOf(c.running), c.Path())
 	case !deep && n.parent == nil && c.model != nil && c.model != n:
 		c.fail("Run", nil, "%s is no part of the model that this Ctx has run; run it under a name with "+
 			"RunNamed, or on another Ctx", typeOf(l))
@@ -61,7 +62,7 @@ func (c *Ctx) mustRun(l Layer, deep bool) {
 	}
 }
 
-// typeOf returns the type's name of a module without the wrappers of this package.
+// typeOf returns the name of a module's type, without the wrappers of this package.
 func typeOf(m Module) string {
 	switch w := m.(type) {
 	case NamedLayer:
@@ -70,7 +71,7 @@ func typeOf(m Module) string {
 		return typeOf(w.Module)
 	case checkpointed:
 		return typeOf(w.Layer)
-	case *operation:
+	case *operatorLayer:
 		return "*nn." + w.kind
 	case *conv:
 		return "*nn." + w.kind
@@ -93,8 +94,4 @@ func require(ok bool, format string, args ...any) {
 func (c *Ctx) fail(op string, xs []*torch.Tensor, format string, args ...any) {
 	panic(&torch.Error{Op: op, Args: torch.Describe(xs), Device: c.Device(),
 		Message: fmt.Sprintf(format, args...)})
-}
-
-func (c *Ctx) refuseInput(op string, x *torch.Tensor, format string, args ...any) {
-	c.fail(op, []*torch.Tensor{x}, format, args...)
 }

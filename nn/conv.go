@@ -11,20 +11,20 @@ type conv struct {
 	Weight *Param
 	Bias   *Param // [out]; nil without
 
-	kind, operator string
-	args           []any // after input, weight and bias
+	kind, operator string // "Conv2d", "aten::conv2d"
+	args           []any  // after input, weight and bias
 }
 
 // ConvConfig configures a convolution over images. The zero value has a bias.
 type ConvConfig struct {
 	Stride   Pair  // zero is 1x1
-	Padding  Pair  // zeros added on each side; of a ConvTranspose2d pixels removed on each side
+	Padding  Pair  // zeros added on each side; a ConvTranspose2d removes pixels instead
 	Dilation Pair  // zero is 1x1
 	Groups   int64 // of channels; each output group reads one input group; 0 is 1
 	NoBias   bool
 	// OutputPadding adds pixels at the bottom and on the right of a ConvTranspose2d's output, fewer
-	// than the stride or the dilation. It picks one of the image sizes that a Conv2d with this
-	// stride turns into the same size.
+	// than the stride or the dilation. A Conv2d with a stride turns images of several sizes into
+	// one size; OutputPadding chooses the size to go back to.
 	OutputPadding Pair
 }
 
@@ -38,8 +38,8 @@ func NewConv2d(in, out int64, kernel Pair, o ConvConfig) Layer {
 	return l
 }
 
-// ownConv2d computes the bits of aten::conv2d. For few output positions it multiplies matrices, and
-// its backward adds to the gradient of the weight in place.
+// ownConv2d computes the same bits as aten::conv2d. For few output positions it multiplies
+// matrices. Its backward adds to the gradient of the weight in place.
 const ownConv2d = "penstock::conv2d"
 
 func (o ConvConfig) defaults() (stride, dilation Pair, groups int64) {
@@ -58,14 +58,14 @@ func NewConvTranspose2d(in, out int64, kernel Pair, o ConvConfig) Layer {
 	return l
 }
 
-// Conv1dConfig configures a Conv1d, as ConvConfig a Conv2d.
+// Conv1dConfig has the fields of ConvConfig in one dimension.
 type Conv1dConfig struct {
 	Stride, Padding, Dilation, Groups int64
 	NoBias                            bool
 }
 
-// NewConv1d makes a cross-correlation over sequences: [N, in, L] to [N, out, L'], with L' as H' of
-// NewConv2d. Its weight is [out, in/groups, kernel].
+// NewConv1d makes a cross-correlation over sequences: [N, in, L] to [N, out, L']. L' is computed as
+// H' in NewConv2d. The weight is [out, in/groups, kernel].
 func NewConv1d(in, out, kernel int64, o Conv1dConfig) Layer {
 	groups := cmp.Or(o.Groups, 1)
 	l := &conv{kind: "Conv1d", operator: "aten::conv1d",
@@ -90,7 +90,7 @@ func (b *Base) weightAndBias(noBias bool, out int64, shape ...int64) (weight, bi
 
 func (l *conv) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	operator := l.operator
-	if operator == ownConv2d && l.Weight.Shared() { // as in Linear
+	if operator == ownConv2d && l.Weight.Shared() { // see Linear.Forward
 		operator = "aten::conv2d"
 	}
 	return c.Op(operator, append([]any{x, l.Weight.Tensor(), l.Bias.Tensor()}, l.args...)...)

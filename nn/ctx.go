@@ -18,16 +18,16 @@ type Ctx struct {
 	path  []byte // full dotted name of the layer that runs
 	spans []span
 
-	running         Module    // whose Forward was called by Run or RunNamed; nil outside of all modules
-	model           *Base     // that was run outside of all modules; nil before the first
+	running         Module    // the module in Forward, if Run or RunNamed called it; nil without
+	model           *Base     // what Run has run while running was nil; nil before
 	stashed, popped []SkipKey // by running
-	failed          *string   // path of the layer that panicked in a recomputation; checkpoints share it
+	failed          *string   // path of the layer that panicked in a recomputation; forks share it
 }
 
 // Config is the state of the run.
 type Config struct {
 	Training bool // dropout drops and batch norm uses the batch
-	// MicroBatch of MicroBatches is being run; 0 of 1 without a pipe.
+	// MicroBatch is the index of the micro-batch, 0 without a pipe. MicroBatches is their number.
 	MicroBatch, MicroBatches int
 	// Checkpointing says that this forward keeps no graph and that a recomputation will follow.
 	Checkpointing bool
@@ -37,12 +37,13 @@ type Config struct {
 	// Seed of the run and step is mixed with the micro-batch and the layer's name. 0 in training is
 	// the next seed of the torch.Ctx, so that dropout drops other elements in each forward.
 	Seed  uint64
-	Spans bool // record which layer recorded which autograd nodes; see LayerOf
+	Spans bool // record which autograd nodes each layer makes; see LayerOf
 
-	// Skips is for a forward of a part of a model. Nil: the outermost Sequential makes its own.
+	// Skips holds the skips of a forward of a part of a model. If it is nil, the outermost
+	// Sequential makes a store of its own.
 	Skips *SkipStore
-	// Deferred gathers the statistics of a mini-batch's BatchNorms. Nil moves them with each
-	// micro-batch.
+	// Deferred gathers the statistics of a mini-batch's BatchNorms. If it is nil, running
+	// statistics move with each micro-batch.
 	Deferred *Deferred
 	// Extras are values that are no tensors, by name: a length, a mode, a table. They come with a
 	// batch (pipe.Batch.Extras), and every layer and micro-batch gets the same values:
@@ -52,7 +53,7 @@ type Config struct {
 	// They must not change during the run, as layers on several goroutines read them.
 	Extras map[string]any
 	Cache  *Cache          // of keys and values; nil without
-	Loss   Loss            // what LossLayer computes; nil where no loss is run
+	Loss   Loss            // for LossLayer; nil without a loss
 	Target []*torch.Tensor // of the micro-batch, for Loss
 }
 
@@ -66,8 +67,8 @@ func NewCtx(t *torch.Ctx, o Config) *Ctx {
 		failed: new(string)}
 }
 
-// Path is the full dotted name of the layer that is running, or that panicked in forward or in a
-// recomputation (Checkpointed).
+// Path is the full dotted name of the running layer. After a panic in forward or in a recomputation
+// (Checkpointed) it is the name of the layer that panicked.
 func (c *Ctx) Path() string {
 	if len(c.path) == 0 {
 		return *c.failed
@@ -80,8 +81,8 @@ type span struct {
 	from, to uint64 // sequence numbers of autograd nodes, from <= n < to
 }
 
-// LayerOf returns the innermost layer that recorded the autograd node with a sequence number, or
-// "". It needs Config.Spans.
+// LayerOf returns the innermost layer that made the autograd node with a sequence number, or "". It
+// needs Config.Spans.
 func (c *Ctx) LayerOf(sequence uint64) string {
 	for _, s := range c.spans { // inner layers first
 		if s.from <= sequence && sequence < s.to {
@@ -91,12 +92,11 @@ func (c *Ctx) LayerOf(sequence uint64) string {
 	return ""
 }
 
-// Run feeds x through layers that are children of the running module, one after the other. It frees
-// each intermediate as soon as the next one exists. The seed of a layer's random numbers is derived
-// from the run's seed, the micro-batch and the layer's full name. A layer that the running module
-// has not declared with Child fails as an operator does. Outside of all modules a layer without a
-// parent is a model. A Ctx runs one such model; RunNamed runs others under a name, and layers of
-// tuples.
+// Run feeds x through children of the running module, one after the other. It frees each
+// intermediate tensor as soon as the next one exists. The seed of a layer's random numbers is
+// derived from the run's seed, the micro-batch and the layer's full name. Run panics with a
+// *torch.Error if the running module has not declared a layer with Child. If no module is running,
+// the layer is a model without a parent. A Ctx runs one such model; for others use RunNamed.
 func (c *Ctx) Run(x *torch.Tensor, layers ...Layer) *torch.Tensor {
 	xs := c.runAll([]*torch.Tensor{x}, layers...)
 	if len(layers) == 0 {
@@ -115,8 +115,9 @@ func (c *Ctx) runAll(xs []*torch.Tensor, layers ...Layer) []*torch.Tensor {
 	return xs
 }
 
-// RunNamed runs one layer under a name that is appended to Path. The layer is a child or descendant
-// of the running module, or any layer outside of all modules. RunNamed frees nothing.
+// RunNamed runs one layer on a tuple, under a name that is appended to Path. The layer is a
+// descendant of the running module. If no module is running, it is any layer. RunNamed frees
+// nothing.
 func (c *Ctx) RunNamed(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	c.mustRun(l.Layer, true)
 	return c.run(l, xs)
@@ -131,7 +132,7 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	if length > 0 && suffix != "" {
 		suffix = "." + suffix
 	}
-	c.path, c.hash = append(c.path, suffix...), hashOn(hash, suffix)
+	c.path, c.hash = append(c.path, suffix...), extendHash(hash, suffix)
 	c.SetSeed(torch.Mix(c.seed, c.hash))
 	var from uint64
 	if c.Spans {
@@ -146,21 +147,17 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	ys := c.apply(l.Layer, in)
 	c.Training = training
 	c.checkOutputs(xs, ys)
-	given := xs
+	inputs := xs
 	if overwrites(l.Layer) {
-		given = nil
+		inputs = nil
 	}
-	ys = c.denseOutputs(given, ys)
+	ys = c.denseOutputs(inputs, ys)
 	if c.Skips != nil {
 		c.Skips.guardOutput(c, l.Layer, ys)
 	}
 	c.checkSkips()
 	if c.Spans {
-		name := l.Name
-		if length > 0 {
-			name = string(c.path)
-		}
-		c.spans = append(c.spans, span{name, from, engine.Sequence()})
+		c.spans = append(c.spans, span{string(c.path), from, engine.Sequence()})
 	}
 	// Not deferred: when a layer panics, the path stays where it failed, for the error.
 	c.path, c.hash = c.path[:length], hash
@@ -170,19 +167,14 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 }
 
 // denseOutputs makes the outputs of a layer dense, as a pipe does where it cuts the model. A
-// repeated tensor stays one tensor. given are inputs that the layer may have returned unchanged.
-func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
-	out := ys
+// repeated tensor stays one tensor. The layer may have returned an unchanged input.
+func (c *Ctx) denseOutputs(inputs, ys []*torch.Tensor) []*torch.Tensor {
+	out := slices.Clone(ys)
 	for i, y := range ys {
 		if k := slices.Index(ys, y); k < i {
-			if out[k] != y {
-				out[i] = out[k]
-			}
-		} else if dense := engine.Boundary(c.Ctx, y, given...); dense != y {
-			if &out[0] == &ys[0] {
-				out = slices.Clone(ys)
-			}
-			out[i] = dense
+			out[i] = out[k]
+		} else {
+			out[i] = engine.Boundary(c.Ctx, y, inputs...)
 		}
 	}
 	return out
@@ -190,18 +182,18 @@ func (c *Ctx) denseOutputs(given, ys []*torch.Tensor) []*torch.Tensor {
 
 const fnvOffset = 14695981039346656037
 
-// hashOn continues an FNV-1a hash.
-func hashOn(h uint64, s string) uint64 {
+// extendHash continues an FNV-1a hash.
+func extendHash(h uint64, s string) uint64 {
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
 	}
 	return h
 }
 
-// Fork returns a context on t that runs layers of the running module, now or inside of Backward, as
-// c would: with the same path, seed and Config. Only Spans and Skips are o's, and Checkpointing and
-// Recomputing are set where c or o sets them. Later changes of c do not affect the fork. It is for
-// wrappers that choose when layers run; see FailedAt.
+// Fork returns a context on t with the path, the seed and the Config of c, for wrappers that run
+// layers of the running module later, such as inside of Backward. Spans and Skips are taken from o.
+// Checkpointing and Recomputing are set if c or o has them set. Later changes of c do not affect
+// the fork. If a layer on the fork panics, call FailedAt.
 func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
 	n := *c
 	n.Ctx, n.path, n.spans = t, slices.Clone(c.path), nil
@@ -210,7 +202,7 @@ func (c *Ctx) Fork(t *torch.Ctx, o Config) *Ctx {
 	return &n
 }
 
-// FailedAt makes Path return path, the Path of a fork that has failed.
+// FailedAt sets Path to the Path of a fork on which a layer panicked.
 func (c *Ctx) FailedAt(path string) {
 	if len(c.path) > 0 {
 		c.path = append(c.path[:0], path...)

@@ -11,15 +11,15 @@ type AttentionConfig struct {
 	KVHeads   int64     // of keys and values; divides Heads
 	HeadDim   int64     // elements of a head
 	Names     [3]string // of the projections; the zero value is q_proj, k_proj, v_proj
-	Bias      bool      // of the projections
-	OutBias   bool      // of the output
-	NormHeads bool      // RMSNorm of each head of queries and keys, q_norm and k_norm
+	Bias      bool      // the projections have biases
+	OutBias   bool      // o_proj has a bias
+	NormHeads bool      // each head of queries and keys has an RMSNorm, q_norm or k_norm
 	Eps       float64   // of these norms
 	Causal    bool      // a token does not see later tokens
-	// Frequencies are the rotations in radians a token: the elements i and i+n of a head turn by the
-	// i-th, for n frequencies. The elements after 2n stay. Nil is no rotation.
+	// Frequencies has rotations in radians per token. With n frequencies, frequency i rotates the
+	// elements i and i+n of a head, and the elements from 2n on stay. Nil is no rotation.
 	Frequencies []float64
-	// Window is the longest sequence, as tokens further apart would not see each other; 0 is any.
+	// Window is the attention window of the model. Longer sequences are refused; 0 is any length.
 	Window int64
 }
 
@@ -67,8 +67,7 @@ func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	x := xs[0]
 	n, tokens := x.Size(0), x.Size(1)
 	if l.Window != 0 && c.Seen()+tokens > l.Window {
-		c.refuseInput("attention", x, "the model's attention has a window of %d tokens; give sequences "+
-			"of at "+
+		c.fail("attention", xs, "the model's attention has a window of %d tokens; give sequences of at "+
 			"most as many", l.Window)
 	}
 	var cos, sin *torch.Tensor
@@ -89,30 +88,26 @@ func (l *groupedHeads) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 		heads[i] = c.Reshape(y, n*l.KVHeads, groups, tokens, l.HeadDim)
 		c.Release(inner, heads[i])
 	}
-	heads[1], heads[2] = c.cached(heads[1], "k", 2), c.cached(heads[2], "v", 2)
+	heads[1], heads[2] = c.appendToCache(heads[1], "k", 2), c.appendToCache(heads[2], "v", 2)
 	c.Release(mark, heads...)
 	return heads
 }
 
-// rotation is the cosine and the sine of each token's rotation, [T, frequencies] in float32.
+// rotation returns the cosine and the sine of each token's rotation, [T, frequencies] in float32.
 func (l *groupedHeads) rotation(c *Ctx, tokens int64) (cos, sin *torch.Tensor) {
 	frequencies := make([]float32, len(l.Frequencies))
 	for i, f := range l.Frequencies {
 		frequencies[i] = float32(f)
 	}
-	positions := make([]float32, tokens)
-	for i := range positions {
-		positions[i] = float32(c.Seen() + int64(i))
-	}
 	mark := c.Mark()
-	angles := c.Mul(torch.From(c.Ctx, positions, tokens, 1),
-		torch.From(c.Ctx, frequencies, int64(len(frequencies))))
+	positions := c.Op("aten::arange.start", c.Seen(), c.Seen()+tokens, torch.Float32, nil, c.Device())
+	angles := c.Mul(c.Reshape(positions, tokens, 1), torch.From(c.Ctx, frequencies))
 	cos, sin = c.Op("aten::cos", angles), c.Op("aten::sin", angles)
 	c.Release(mark, cos, sin)
 	return cos, sin
 }
 
-// rotate turns the first elements of each head, [..., T, HeadDim].
+// rotate rotates the first elements of each head, [..., T, HeadDim].
 func (l *groupedHeads) rotate(c *Ctx, x, cos, sin *torch.Tensor) *torch.Tensor {
 	mark := c.Mark()
 	if cos.DType() != x.DType() {
@@ -132,8 +127,7 @@ func (l *groupedHeads) rotate(c *Ctx, x, cos, sin *torch.Tensor) *torch.Tensor {
 	return y
 }
 
-// groupedAttention is the attention of q, k and v as groupedHeads gives them: [N, T, Heads *
-// HeadDim].
+// groupedAttention makes [N, T, Heads * HeadDim] from the q, k and v of groupedHeads.
 type groupedAttention struct {
 	Base
 	kvHeads int64
@@ -152,7 +146,7 @@ func (l *groupedAttention) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	} else {
 		merge := func(x *torch.Tensor, last int64) *torch.Tensor { return c.Reshape(x, q.Size(0), -1, last) }
 		scores := c.Matmul(merge(q, width), c.Transpose(merge(k, width), 1, 2))
-		weights := c.weights(c.Reshape(scores, -1, groups, tokens, seen), width, l.causal)
+		weights := c.softmaxWeights(c.Reshape(scores, -1, groups, tokens, seen), width, l.causal)
 		y = c.Matmul(merge(weights, seen), merge(v, width))
 	}
 	y = c.Reshape(y, n, l.kvHeads, groups, tokens, width)

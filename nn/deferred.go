@@ -6,27 +6,27 @@ import (
 
 // Deferred is deferred batch normalisation (Huang et al. 2019, "GPipe", section 2.3). It gathers
 // the statistics of the micro-batches, so that the running statistics of every BatchNorm move once
-// for each mini-batch, by the mean and the unbiased variance of all its rows. Outputs do not
-// change: each micro-batch is normalised by itself. Deferring is a mode of the run: models are not
-// converted and get no new state.
+// for each mini-batch, by the mean and the unbiased variance of all rows. Outputs do not change:
+// each micro-batch is normalised by itself. Models are not converted and get no new state.
 //
-// Set the same one in the Config of every micro-batch of a mini-batch, in order, then call Commit,
-// or Free if the mini-batch failed. It belongs to one goroutine at a time. The zero value is ready.
+// Set one Deferred in the Config of all micro-batches of a mini-batch and run them in order. Then
+// call Commit, or Free if the mini-batch failed. A Deferred belongs to one goroutine at a time. The
+// zero value is ready.
 type Deferred struct {
-	layers  []*BatchNorm
-	byLayer map[*BatchNorm]*moments
+	layers map[*BatchNorm]*moments
 }
 
-// moments has the moments of the rows seen so far: kept float64 tensors [channels].
+// moments has statistics of the rows so far. The tensors are float64 [channels], and kept.
 type moments struct {
-	count     float64       // values for each channel
-	mean, sum *torch.Tensor // sum of the squared distances from the mean
+	count   float64       // of the values of a channel
+	mean    *torch.Tensor // of these values
+	squares *torch.Tensor // sum of the squared distances from the mean
 }
 
 // observe adds a micro-batch [N, channels, ...] by the pairwise update of Chan, Golub and LeVeque,
-// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squared
-// deviations of a micro-batch are the deviations within each row plus the deviations of the rows'
-// means. It allocates a float64 copy of x.
+// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squares of
+// a micro-batch are the squares within each row plus the squares of the rows' means. observe
+// allocates a float64 copy of x.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
 	if x.Numel() == 0 {
@@ -41,21 +41,20 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		between, mean := varMean(c, means, 0)
 		count := float64(rows * values)
 		inside := c.Op("aten::sum.dim_IntList", within, []int64{0})
-		sum := c.Add_(c.MulScalar(between, count), inside, float64(values))
-		m := d.byLayer[b]
+		squares := c.Add_(c.MulScalar(between, count), inside, float64(values))
+		m := d.layers[b]
 		if m == nil {
-			if d.byLayer == nil {
-				d.byLayer = map[*BatchNorm]*moments{}
+			if d.layers == nil {
+				d.layers = map[*BatchNorm]*moments{}
 			}
-			d.layers = append(d.layers, b)
-			d.byLayer[b] = &moments{count, c.Keep(mean), c.Keep(sum)}
+			d.layers[b] = &moments{count, c.Keep(mean), c.Keep(squares)}
 			return
 		}
 		total := m.count + count
 		delta := c.Sub(mean, m.mean)
-		c.Add_(sum, c.Mul(delta, delta), m.count*count/total)
+		c.Add_(squares, c.Mul(delta, delta), m.count*count/total)
 		c.Add_(m.mean, delta, count/total)
-		c.Add_(m.sum, sum, 1)
+		c.Add_(m.squares, squares, 1)
 		m.count = total
 	})
 }
@@ -76,12 +75,11 @@ func (d *Deferred) Commit(c *Ctx) {
 		move := func(p *Param, t *torch.Tensor) {
 			from, to = append(from, t), append(to, p.Tensor())
 		}
-		for _, b := range d.layers {
-			m := d.byLayer[b]
-			share := b.o.Momentum
+		for b, m := range d.layers {
+			variance := c.MulScalar(m.squares, 1/(m.count-1))
 			move(b.NumBatchesTracked, c.AddInt_(c.Clone(b.NumBatchesTracked.Tensor()), 1))
-			move(b.RunningMean, b.RunningMean.average(c, m.mean, share))
-			move(b.RunningVar, b.RunningVar.average(c, c.MulScalar(m.sum, 1/(m.count-1)), share))
+			move(b.RunningMean, b.RunningMean.movedTowards(c, m.mean, b.o.Momentum))
+			move(b.RunningVar, b.RunningVar.movedTowards(c, variance, b.o.Momentum))
 		}
 		for i := range from {
 			c.Copy_(to[i], from[i])
@@ -90,17 +88,16 @@ func (d *Deferred) Commit(c *Ctx) {
 	d.Free()
 }
 
-// average is (1-share) p + share value.
-func (p *Param) average(c *Ctx, value *torch.Tensor, share float64) *torch.Tensor {
+// movedTowards returns (1-share) p + share value.
+func (p *Param) movedTowards(c *Ctx, value *torch.Tensor, share float64) *torch.Tensor {
 	return c.Add_(c.MulScalar(p.Tensor(), 1-share), c.To(value, p.DType()), share)
 }
 
 // Free forgets the gathered moments.
 func (d *Deferred) Free() {
-	for _, m := range d.byLayer {
+	for _, m := range d.layers {
 		m.mean.Free()
-		m.sum.Free()
+		m.squares.Free()
 	}
-	d.layers = nil
-	clear(d.byLayer)
+	clear(d.layers)
 }

@@ -45,7 +45,8 @@ func (l *dropout2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	}
 	shape := x.Shape()
 	if len(shape) != 4 {
-		c.refuseInput("Dropout2d", x, "expected an input of 4 dimensions, [N, C, H, W], got %d", len(shape))
+		c.fail("Dropout2d", []*torch.Tensor{x}, "expected an input of 4 dimensions, [N, C, H, W], got %d",
+			len(shape))
 	}
 	mark := c.Mark()
 	var mask *torch.Tensor

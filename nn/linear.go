@@ -7,9 +7,11 @@ import (
 // Linear is y = x W^T + b over the last dimension: [*, in] to [*, out].
 type Linear struct {
 	Base
-	adapted
-	Weight *Param // [out, in]
+	Weight *Param // [out, in]; from NewLinearTransposed [in, out]
 	Bias   *Param // [out]; nil without
+
+	transposed bool
+	adapter    *adapter // nil without
 }
 
 // NewLinear makes a Linear with a bias. Weight and bias start uniform within 1/sqrt(in).
@@ -34,36 +36,28 @@ func NewLinearShared(weight *Param, bias bool) *Linear {
 	return l
 }
 
-func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	if l.Weight.Shared() { // autograd then sums the gradients of the uses in one order, on any stages
-		return l.adapt(c, x, c.PlainLinear(x, l.Weight.Tensor(), l.Bias.Tensor()))
-	}
-	return l.adapt(c, x, c.Linear(x, l.Weight.Tensor(), l.Bias.Tensor()))
-}
-
-func (l *Linear) sizes() (in, out int64) { return l.Weight.shape[1], l.Weight.shape[0] }
-
-// linearTransposed is y = x W + b over the last dimension: GPT-2's Conv1D.
-type linearTransposed struct {
-	Base
-	adapted
-	Weight *Param // [in, out]
-	Bias   *Param // [out]
-}
-
-// NewLinearTransposed makes a Linear with a transposed weight [in, out], as GPT-2's code has them
-// under the name of Conv1D. Weight and bias start as NewLinear's.
+// NewLinearTransposed makes a Linear with a transposed weight [in, out], which GPT-2's code calls
+// Conv1D. Weight and bias start uniform within 1/sqrt(in).
 func NewLinearTransposed(in, out int64) Layer {
-	l := &linearTransposed{}
+	l := &Linear{transposed: true}
 	l.Weight, l.Bias = l.Param("weight", FanIn(in), in, out), l.Param("bias", FanIn(in), out)
 	return l
 }
 
-func (l *linearTransposed) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
-	mark := c.Mark()
-	y := c.Linear(x, c.Transpose(l.Weight.Tensor(), 0, 1), l.Bias.Tensor())
+func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+	mark, linear, weight := c.Mark(), c.Linear, l.Weight.Tensor()
+	if l.transposed {
+		weight = c.Transpose(weight, 0, 1)
+	} else if l.Weight.Shared() { // autograd sums the gradients of all uses, in one order for any cut
+		linear = c.PlainLinear
+	}
+	y := linear(x, weight, l.Bias.Tensor())
+	if l.adapter != nil {
+		l.adapter.addTo(c, x, y)
+	}
 	c.Release(mark, y)
-	return l.adapt(c, x, y)
+	return y
 }
 
-func (l *linearTransposed) sizes() (in, out int64) { return l.Weight.shape[0], l.Weight.shape[1] }
+// linear is also promoted to layers that embed a Linear.
+func (l *Linear) linear() *Linear { return l }

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,43 +19,32 @@ type LoRA struct {
 	Layers []string
 }
 
-// adapter adds scale B A dropout(x) to the output of a linear layer for x.
 type adapter struct {
 	a, b           *Param // [rank, in] and [out, rank]
 	scale, dropout float64
 }
 
-// adapted is embedded by layers that can have an adapter.
-type adapted struct{ adapter *adapter }
-
-func (l *adapted) adaptedBy() *adapted { return l }
-
-// adapt adds the adapter's output, if there is one, to the layer's output y in place.
-func (l *adapted) adapt(c *Ctx, x, y *torch.Tensor) *torch.Tensor {
-	if a := l.adapter; a != nil {
-		mark := c.Mark()
-		if c.Training && a.dropout > 0 {
-			x = c.Dropout(x, a.dropout)
-		}
-		c.Add_(y, c.Linear(c.Linear(x, a.a.Tensor(), nil), a.b.Tensor(), nil), a.scale)
-		c.Release(mark)
+// addTo adds scale B A dropout(x) to y, the output of the linear layer for x, in place.
+func (a *adapter) addTo(c *Ctx, x, y *torch.Tensor) {
+	if c.Training {
+		x = c.Dropout(x, a.dropout)
 	}
-	return y
+	c.Add_(y, c.Linear(c.Linear(x, a.a.Tensor(), nil), a.b.Tensor(), nil), a.scale)
 }
 
-// AddLoRA freezes m and gives linear layers adapters, which alone are trained: lora_A.weight [Rank,
-// in], uniform as PyTorch's linear layers start, and lora_B.weight [out, Rank], zero, so that m
-// computes the same until the first update. Call it before the parameters are materialised, and
-// before a pipe is made of m. If a pattern matches no linear layer, it returns an error and changes
-// nothing.
+// AddLoRA freezes m and gives linear layers adapters, which are then all that is trained. An
+// adapter has lora_A.weight [Rank, in], which starts uniform within 1/sqrt(in), and lora_B.weight
+// [out, Rank], which starts at zero. So m computes the same until the first update. Call AddLoRA
+// before the parameters are materialised and before a pipe is made of m. If a pattern matches no
+// linear layer, it returns an error and changes nothing.
 func AddLoRA(m Module, o LoRA) error {
 	if o.Rank < 1 || !(o.Dropout >= 0 && o.Dropout < 1) || len(o.Layers) == 0 {
 		return fmt.Errorf("nn: AddLoRA: %+v; want a Rank of at least 1, a Dropout below 1, and Layers", o)
 	}
 	var names []string
 	matched := make([]bool, len(o.Layers))
-	chosen := map[string]linearLayer{}
-	linears(m, "", func(name string, l linearLayer) {
+	chosen := map[string]*Linear{}
+	linears(m, "", func(name string, l *Linear) {
 		names = append(names, strconv.Quote(name))
 		for i, pattern := range o.Layers {
 			if Match(pattern, name) {
@@ -62,35 +52,29 @@ func AddLoRA(m Module, o LoRA) error {
 			}
 		}
 	})
-	for i, pattern := range o.Layers {
-		if !matched[i] {
-			return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", pattern,
-				firstFew(names))
-		}
+	if i := slices.Index(matched, false); i >= 0 {
+		return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", o.Layers[i],
+			firstFew(names))
 	}
 	Freeze(m)
 	for _, l := range chosen {
-		in, out := l.sizes()
-		l.adaptedBy().adapter = &adapter{l.node().Param("lora_A.weight", FanIn(in), o.Rank, in),
-			l.node().Param("lora_B.weight", Zeros, out, o.Rank), o.Alpha / float64(o.Rank), o.Dropout}
+		out, in := l.Weight.shape[0], l.Weight.shape[1]
+		if l.transposed {
+			out, in = in, out
+		}
+		l.adapter = &adapter{l.Param("lora_A.weight", FanIn(in), o.Rank, in),
+			l.Param("lora_B.weight", Zeros, out, o.Rank), o.Alpha / float64(o.Rank), o.Dropout}
 	}
 	return nil
 }
 
-// linearLayer is a layer that can have an adapter.
-type linearLayer interface {
-	Module
-	sizes() (in, out int64)
-	adaptedBy() *adapted
-}
-
 // linears visits the linear layers of m with their full names, in the order of declaration.
-func linears(m Module, name string, visit func(name string, l linearLayer)) {
+func linears(m Module, name string, visit func(name string, l *Linear)) {
 	if t, ok := m.(*tuple); ok {
 		m = t.Module
 	}
-	if l, ok := m.(linearLayer); ok {
-		visit(name, l)
+	if l, ok := m.(interface{ linear() *Linear }); ok {
+		visit(name, l.linear())
 	}
 	for _, child := range m.node().children {
 		linears(child.m, join(name, child.name), visit)
@@ -101,10 +85,10 @@ func linears(m Module, name string, visit func(name string, l linearLayer)) {
 // files, for Save and LoadWeights.
 func Adapters(m Module) Module {
 	list := &Base{}
-	linears(m, "", func(name string, l linearLayer) {
-		if a := l.adaptedBy().adapter; a != nil {
-			list.params = append(list.params, named{peftName(name, "A"), a.a},
-				named{peftName(name, "B"), a.b})
+	linears(m, "", func(name string, l *Linear) {
+		if a := l.adapter; a != nil {
+			list.params = append(list.params, named{peftPrefix + loraName(name, "A"), a.a},
+				named{peftPrefix + loraName(name, "B"), a.b})
 		}
 	})
 	return list
@@ -112,61 +96,59 @@ func Adapters(m Module) Module {
 
 const peftPrefix = "base_model.model."
 
-func peftName(layer, which string) string { return peftPrefix + loraName(layer, which) }
-
-// isAdapter reports whether a parameter in a model is an adapter's.
+// isAdapter reports whether a name is that of an adapter's parameter in a model, not in a file.
 func isAdapter(name string) bool {
 	return strings.Contains(name, ".lora_") && !strings.HasPrefix(name, peftPrefix)
 }
 
 func loraName(layer, which string) string { return layer + ".lora_" + which + ".weight" }
 
-// MergeLoRA returns the tensors of m, given under their names, with each adapter added to the weight
-// of its layer: W + Alpha/Rank B A. The sums are computed as the tensors are loaded, one at a time.
+// MergeLoRA returns the tensors of m, which have their names in m, without those of adapters. Each
+// adapter is added to the weight of its layer: W + Alpha/Rank B A. A sum is computed when its
+// tensor is loaded.
 func MergeLoRA(m Module, tensors []safetensors.Tensor) []safetensors.Tensor {
-	rest := map[string]safetensors.Tensor{}
+	merged := map[string]safetensors.Tensor{}
 	for _, t := range tensors {
-		rest[t.Name] = t
+		merged[t.Name] = t
 	}
-	linears(m, "", func(name string, l linearLayer) {
-		if l.adaptedBy().adapter == nil {
+	linears(m, "", func(name string, l *Linear) {
+		if l.adapter == nil {
 			return
 		}
-		a, b := rest[loraName(name, "A")], rest[loraName(name, "B")]
-		delete(rest, a.Name)
-		delete(rest, b.Name)
-		w, adapter := rest[name+".weight"], l.adaptedBy().adapter
-		_, transposed := l.(*linearTransposed)
+		w, a, b := merged[name+".weight"], merged[loraName(name, "A")], merged[loraName(name, "B")]
+		delete(merged, a.Name)
+		delete(merged, b.Name)
 		sum := w
 		sum.Data, sum.Load = nil, func(write func(piece []byte) error) error {
 			c := torch.NewCtx(torch.Options{})
 			defer c.Close()
 			var data []byte
 			err := torch.Try(func() {
-				product := c.Matmul(loaded(c, b), loaded(c, a))
-				if transposed {
+				product := c.Matmul(loadFloat32(c, b), loadFloat32(c, a))
+				if l.transposed {
 					product = c.Transpose(product, 0, 1)
 				}
-				data = torch.Bytes(c.Add_(loaded(c, w), product, adapter.scale))
+				data = torch.Bytes(c.Add_(loadFloat32(c, w), product, l.adapter.scale))
 			})
 			if err != nil {
 				return err
 			}
 			return write(data)
 		}
-		rest[w.Name] = sum
+		merged[w.Name] = sum
 	})
-	var merged []safetensors.Tensor
+	var list []safetensors.Tensor
 	for _, t := range tensors {
-		if t, there := rest[t.Name]; there {
-			merged = append(merged, t)
+		if t, ok := merged[t.Name]; ok {
+			list = append(list, t)
 		}
 	}
-	return merged
+	return list
 }
 
-// loaded is a tensor of float32 of a file. It panics with a *torch.Error if it cannot be read.
-func loaded(c *torch.Ctx, t safetensors.Tensor) *torch.Tensor {
+// loadFloat32 loads a tensor of a file, which must be float32. It panics with a *torch.Error if the
+// file cannot be read.
+func loadFloat32(c *torch.Ctx, t safetensors.Tensor) *torch.Tensor {
 	data := t.Data
 	if t.Load != nil {
 		err := t.Load(func(piece []byte) error { data = append(data, piece...); return nil })

@@ -12,8 +12,7 @@ import (
 type Loss interface {
 	// Forward computes the loss of a micro-batch: output [rows, ...], target [rows, ...].
 	Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor
-	// Reduction says how rows are combined. A pipe weights the means of micro-batches; see
-	// LossWeight.
+	// Reduction is how rows are combined. A pipe weights the means of micro-batches by LossWeight.
 	Reduction() torch.Reduction
 }
 
@@ -22,13 +21,13 @@ type Loss interface {
 //
 //	Weight(c *torch.Ctx, targets []*torch.Tensor) float64
 //
-// that counts something else, such as the targets that are not ignored. A micro-batch of weight 0 has
-// no part in loss and gradients.
+// that counts something else, such as the targets that are not ignored. A micro-batch of weight 0
+// has no part in loss and gradients.
 func LossWeight(c *torch.Ctx, l Loss, rows int64, targets []*torch.Tensor) float64 {
-	switch l := lossModule(l).(type) {
+	switch l := unwrapLoss(l).(type) {
 	case *operatorLoss:
 		if l.classes && len(targets) == 1 && targets[0].DType() == torch.Int64 {
-			return l.countClasses(torch.Values[int64](targets[0]))
+			return l.totalWeight(torch.Values[int64](targets[0]))
 		}
 	case interface {
 		Weight(c *torch.Ctx, targets []*torch.Tensor) float64
@@ -39,15 +38,15 @@ func LossWeight(c *torch.Ctx, l Loss, rows int64, targets []*torch.Tensor) float
 }
 
 // TupleLoss makes a Loss of a function that compares the model's tuple of outputs with a tuple of
-// targets. l has the reduction, and the children if it embeds Base. forward is usually its method:
+// targets. The reduction is l's. If l embeds Base, forward may run the children of l. forward is
+// usually a method of l:
 //
 //	nn.TupleLoss(l, l.forward)
 func TupleLoss(l reducer, forward func(c *Ctx, outputs, targets []*torch.Tensor) *torch.Tensor) Loss {
 	return &tupleLoss{l, forward}
 }
 
-// reducer says how a loss combines rows; see Loss.
-type reducer interface{ Reduction() torch.Reduction }
+type reducer interface{ Reduction() torch.Reduction } // see Loss
 
 type tupleLoss struct {
 	reducer
@@ -58,12 +57,16 @@ func (l *tupleLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tensor 
 	return l.forward(c, []*torch.Tensor{output}, []*torch.Tensor{target})
 }
 
-// RunLoss computes the loss of a micro-batch. It fails as an operator does if the result is not a
+// RunLoss computes the loss of a micro-batch. It panics with a *torch.Error if the result is not a
 // scalar.
 func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	both := slices.Concat(outputs, targets)
 	running := c.running
-	c.running = moduleOf(l)
+	if m, ok := unwrapLoss(l).(Module); ok {
+		c.running = m
+	} else {
+		c.running = &lossLayer{} // has no children to run
+	}
 	var loss *torch.Tensor
 	if t, ok := l.(*tupleLoss); ok {
 		loss = t.forward(c, outputs, targets)
@@ -81,17 +84,8 @@ func RunLoss(c *Ctx, l Loss, outputs, targets []*torch.Tensor) *torch.Tensor {
 	return loss
 }
 
-// moduleOf returns the module that runs while a loss is computed: the loss itself if it embeds
-// Base, otherwise a module without children.
-func moduleOf(l Loss) Module {
-	if m, ok := lossModule(l).(Module); ok {
-		return m
-	}
-	return &lossLayer{}
-}
-
-// lossModule is the loss itself, without the wrapper of TupleLoss.
-func lossModule(l Loss) any {
+// unwrapLoss returns the loss without the wrapper of TupleLoss.
+func unwrapLoss(l Loss) any {
 	if t, ok := l.(*tupleLoss); ok {
 		return t.reducer
 	}
@@ -99,13 +93,12 @@ func lossModule(l Loss) any {
 }
 
 // LossLayer returns the layer "loss", to be run after the layers of a model. It computes
-// Config.Loss from its input and Config.Target. It has no parameters.
+// Config.Loss from its input and Config.Target.
 func LossLayer() NamedLayer {
 	l := &lossLayer{}
 	return NamedLayer{Name: "loss", Layer: Tuple(l, l.forward)}
 }
 
-// lossLayer is LossLayer's layer. It also stands for a loss that is no module.
 type lossLayer struct{ Base }
 
 func (l *lossLayer) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {

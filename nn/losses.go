@@ -23,8 +23,8 @@ type LossConfig struct {
 type operatorLoss struct {
 	LossConfig
 	operator string
-	classes  bool // targets are classes
-	args     []any
+	classes  bool  // targets are classes
+	args     []any // the last ones
 }
 
 func newLoss(operator string, classes bool, o []LossConfig, args ...any) Loss {
@@ -36,9 +36,8 @@ func newLoss(operator string, classes bool, o []LossConfig, args ...any) Loss {
 }
 
 // CrossEntropy is the mean of -log softmax(output)[target]: scores of classes [N, C] or [N, C, ...]
-// against int64 classes [N] or [N, ...].
-//
-// The mean is over the targets that are not ignored, each weighted by its class (LossWeight).
+// against int64 classes [N] or [N, ...]. Targets are weighted by their classes, and ignored targets
+// do not count.
 func CrossEntropy(o ...LossConfig) Loss { return newLoss("aten::cross_entropy_loss", true, o) }
 
 // NLL is CrossEntropy of log-probabilities, such as LogSoftmax(1) gives, without LabelSmoothing.
@@ -70,19 +69,19 @@ func (l *operatorLoss) Reduction() torch.Reduction {
 	return torch.ReduceMean
 }
 
-// ignored is the class whose targets the loss leaves out.
-func (l *operatorLoss) ignored() int64 {
+func (l *operatorLoss) ignoredClass() int64 {
 	if l.IgnoreIndex != nil {
 		return *l.IgnoreIndex
 	}
 	return -100
 }
 
-// countClasses is the number of targets that are not ignored, or the sum of their classes' weights.
-func (l *operatorLoss) countClasses(targets []int64) (weight float64) {
+// totalWeight returns the number of targets that are not ignored, or with weights of classes the
+// sum of the targets' weights.
+func (l *operatorLoss) totalWeight(targets []int64) (weight float64) {
 	for _, class := range targets {
 		switch {
-		case class == l.ignored():
+		case class == l.ignoredClass():
 		case l.Weight == nil:
 			weight++
 		case 0 <= class && class < int64(len(l.Weight)): // Forward refuses others
@@ -102,14 +101,14 @@ func (l *operatorLoss) Forward(c *Ctx, output, target *torch.Tensor) *torch.Tens
 	}
 	mark := c.Mark()
 	var weight *torch.Tensor
-	if l.Weight != nil { // copied here, as a loss belongs to no device
+	if l.Weight != nil { // copied to the device now, as a loss belongs to none
 		weight = engine.FromPinned(c.Ctx, l.Weight)
 	}
 	args := []any{output, target}
 	switch {
 	case l.classes:
 		rows, classes := classRows(c, output, target)
-		args = []any{rows, classes, weight, l.Reduction(), l.ignored()}
+		args = []any{rows, classes, weight, l.Reduction(), l.ignoredClass()}
 		if l.LabelSmoothing != 0 {
 			args = append(args, l.LabelSmoothing)
 		}

@@ -8,8 +8,8 @@ import (
 	"penstock.example/torch"
 )
 
-// A part of a model has modes: frozen parameters, and layers that run as in evaluation. Set them
-// between runs, and alike in all processes that share the model.
+// A model has modes: frozen parameters, and layers that run as in evaluation. Change modes between
+// runs, and make the same changes in all processes that share the model.
 
 // Freeze makes the parameters of m constants without gradients, which no update changes. A tied
 // parameter is frozen wherever it is used. As in PyTorch, the batch norms of m still move their
@@ -90,8 +90,8 @@ func Modes(m Module) []bool {
 }
 
 // CopyBuffers copies the values of the buffers that exist, such as running statistics, to Go's
-// memory, which no device's account counts. restore puts them back without autograd noticing.
-// Nobody may change the buffers during either call.
+// memory, which no device's account counts. restore puts the values back without autograd noticing.
+// Nobody may change the buffers during CopyBuffers or restore.
 func CopyBuffers(buffers []NamedParam) (restore func()) {
 	values := make([][]byte, len(buffers))
 	for i, p := range buffers {

@@ -39,7 +39,8 @@ type named struct {
 
 func (b *Base) node() *Base { return b }
 
-// Param declares a trainable parameter of float32. With an empty name it has the module's.
+// Param declares a trainable parameter of float32. With an empty name it has the name of the
+// module.
 func (b *Base) Param(name string, init Init, shape ...int64) *Param {
 	return b.declare(name, &Param{shape: shape, dtype: torch.Float32, init: init, trainable: true})
 }
@@ -54,7 +55,12 @@ func (b *Base) Buffer(name string, dtype torch.DType, init Init, shape ...int64)
 // listed, counted, saved and stepped once, under the name that comes first in the model. If a pipe
 // puts the modules on different stages, the parameter lives on the first of these stages; the
 // others have copies, which send their gradients there.
-func (b *Base) Share(name string, p *Param) *Param { return b.declare(name, p.tie()) }
+func (b *Base) Share(name string, p *Param) *Param {
+	require(p != nil, "Share: the parameter is nil; a layer made without it has none to share")
+	owner := p.Owner()
+	owner.ties++
+	return b.declare(name, &Param{shape: owner.shape, dtype: owner.dtype, buffer: owner.buffer, owner: owner})
+}
 
 func (b *Base) declare(name string, p *Param) *Param {
 	require(p.Owner().init != nil, "the initialiser of the parameter %q is nil; nn.Zeros is one", name)

@@ -7,9 +7,9 @@ import (
 	"penstock.example/torch"
 )
 
-// affine declares the weight and bias that a norm scales and shifts by, unless none is set.
-func (b *Base) affine(none bool, shape ...int64) (weight, bias *Param) {
-	if none {
+// affine declares the weight and bias of a norm.
+func (b *Base) affine(noAffine bool, shape ...int64) (weight, bias *Param) {
+	if noAffine {
 		return nil, nil
 	}
 	return b.Param("weight", Ones, shape...), b.Param("bias", Zeros, shape...)
@@ -88,7 +88,7 @@ func NewRMSNorm(shape []int64, o NormConfig) Layer {
 func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	shape := x.Shape()
 	if n := len(shape) - len(l.shape); n < 0 || !slices.Equal(shape[n:], l.shape) {
-		c.refuseInput("RMSNorm", x, "expected an input whose last dimensions are %v", l.shape)
+		c.fail("RMSNorm", []*torch.Tensor{x}, "expected an input whose last dimensions are %v", l.shape)
 	}
 	dims := make([]int64, len(l.shape))
 	for i := range dims {
@@ -108,18 +108,18 @@ func (l *rmsNorm) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 // NewGroupNorm makes a layer that normalises groups of channels of each sample to mean 0 and
 // variance 1, then scales and shifts each channel: [N, channels, ...] to the same (Wu and He 2018).
-// channels must be a multiple of groups. The result of a sample does not depend on other samples,
-// and so not on the number of micro-batches.
+// channels must be a multiple of groups. The result of a sample depends neither on other samples
+// nor on the number of micro-batches.
 func NewGroupNorm(groups, channels int64, o NormConfig) Layer {
 	l := &norm{kind: "GroupNorm", operator: "aten::group_norm", over: groups, eps: cmp.Or(o.Eps, 1e-5)}
 	l.Weight, l.Bias = l.affine(o.NoAffine, channels)
 	l.check = func(c *Ctx, x *torch.Tensor) {
-		shape := x.Shape()
+		shape, xs := x.Shape(), []*torch.Tensor{x}
 		switch {
 		case len(shape) < 2 || shape[1] != channels:
-			c.refuseInput("aten::group_norm", x, "expected an input of [N, %d, ...]", channels)
+			c.fail("aten::group_norm", xs, "expected an input of [N, %d, ...]", channels)
 		case shape[0] > 0 && x.Numel() == shape[0]*groups: // no variance: the result would be zero
-			c.refuseInput("aten::group_norm", x, "expected more than 1 value per group and sample")
+			c.fail("aten::group_norm", xs, "expected more than 1 value per group and sample")
 		}
 	}
 	return l

@@ -15,21 +15,12 @@ type Param struct {
 	trainable bool
 	buffer    bool
 	value     *torch.Tensor
-	owner     *Param // of a handle made by Base.Share, which has only a replica of its own; else nil
-	ties      int    // number of such handles
-	replica   *torch.Tensor
+	ties      int           // number of handles on it made by Base.Share
+	owner     *Param        // the parameter behind a handle; nil if this is no handle
+	replica   *torch.Tensor // see Replicate; a handle has its own
 }
 
-// tie makes another handle on the parameter; see Base.Share.
-func (p *Param) tie() *Param {
-	require(p != nil, "Share: the parameter is nil; a layer made without it has none to share")
-	owner := p.Owner()
-	owner.ties++
-	return &Param{shape: owner.shape, dtype: owner.dtype, buffer: owner.buffer, owner: owner}
-}
-
-// Owner returns the parameter behind a handle made by Base.Share, and p itself if it is no such
-// handle.
+// Owner returns the parameter behind a handle made by Base.Share. If p is no handle, it returns p.
 func (p *Param) Owner() *Param {
 	if p.owner != nil {
 		return p.owner
@@ -89,8 +80,8 @@ func (p *Param) SetTrainable(on bool) {
 // SetInit replaces the initialiser. Call it before the parameter is materialised.
 func (p *Param) SetInit(init Init) { p.Owner().init = init }
 
-// Tensor returns the replica or else the value, owned by the model. It returns nil for a nil Param,
-// so that optional parameters can be passed straight to operators.
+// Tensor returns the replica, or without a replica the value, owned by the model. It returns nil
+// for a nil Param, so that optional parameters can be passed straight to operators.
 func (p *Param) Tensor() *torch.Tensor {
 	if p == nil {
 		return nil
@@ -143,7 +134,7 @@ func Materialise(c *torch.Ctx, params []NamedParam, seed uint64) {
 			if p.Exists() {
 				continue
 			}
-			c.SetSeed(torch.Mix(seed, hashOn(fnvOffset, n.Name)))
+			c.SetSeed(torch.Mix(seed, extendHash(fnvOffset, n.Name)))
 			mark := c.Mark()
 			t := c.Empty(p.dtype, p.shape...)
 			p.init(c, t)

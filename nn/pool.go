@@ -22,18 +22,18 @@ type PoolConfig struct {
 	ExcludePadding bool
 }
 
-// NewMaxPool2d makes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W'], H' as
-// for Conv2d.
+// NewMaxPool2d makes the maximum of each window of an image: [N, C, H, W] to [N, C, H', W']. H' is
+// computed as in NewConv2d.
 func NewMaxPool2d(kernel Pair, o PoolConfig) Layer {
 	stride, dilation := cmp.Or(o.Stride, kernel), cmp.Or(o.Dilation, Square(1))
-	return newOperation("MaxPool2d", "aten::max_pool2d", kernel[:], stride[:], o.Padding[:], dilation[:],
+	return newOperatorLayer("MaxPool2d", "aten::max_pool2d", kernel[:], stride[:], o.Padding[:], dilation[:],
 		o.CeilMode)
 }
 
 // NewAvgPool2d is NewMaxPool2d with the mean of each window.
 func NewAvgPool2d(kernel Pair, o PoolConfig) Layer {
 	stride := cmp.Or(o.Stride, kernel)
-	return newOperation("AvgPool2d", "aten::avg_pool2d", kernel[:], stride[:], o.Padding[:], o.CeilMode,
+	return newOperatorLayer("AvgPool2d", "aten::avg_pool2d", kernel[:], stride[:], o.Padding[:], o.CeilMode,
 		!o.ExcludePadding)
 }
 
@@ -52,7 +52,7 @@ func (l *adaptiveAvgPool2d) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	pool := func(x *torch.Tensor, size []int64) *torch.Tensor {
 		return c.Op("aten::adaptive_avg_pool2d", x, size)
 	}
-	if unordered(c) && l.size != Square(1) && len(x.Shape()) == 4 {
+	if needsOrder(c) && l.size != Square(1) && len(x.Shape()) == 4 {
 		return resize(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {
 			size := []int64{image.Size(2), image.Size(3)}
 			size[dim] = l.size[dim]

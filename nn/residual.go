@@ -15,15 +15,15 @@ import (
 // namespace of the block's own. Where the shape changes, a 1x1 convolution and a BatchNorm,
 // downsample.0 and downsample.1, are applied to x. The sum and every ReLU work in place.
 //
-// A partition may cut between any two layers. Tuple(s, s.ForwardTuple) makes one layer of a block
-// s.
+// A partition may cut between any two layers of the block. If the block s is to be one layer, use
+// Tuple(s, s.ForwardTuple).
 func NewBasicBlock(in, out, stride int64) *Sequential {
 	return newResidual(in, stride, residualStep{out, 3, stride, 1}, residualStep{out, 3, 1, 1})
 }
 
-// NewBottleneck makes the block of ResNet-50 and deeper as NewBasicBlock makes its block: conv1 is
-// 1x1 to width channels, conv2 3x3 in groups with the stride, conv3 1x1 to out channels. The stride
-// is on conv2 as in torchvision; the paper has it on conv1.
+// NewBottleneck makes the layers of a block of ResNet-50 and deeper networks, with the skip
+// connection of NewBasicBlock: conv1 is 1x1 to width channels, conv2 3x3 in groups with the stride,
+// conv3 1x1 to out channels. The stride is on conv2 as in torchvision; the paper has it on conv1.
 func NewBottleneck(in, width, out, groups, stride int64) *Sequential {
 	return newResidual(in, stride, residualStep{width, 1, 1, 1}, residualStep{width, 3, stride, groups},
 		residualStep{out, 1, 1, 1})
@@ -92,12 +92,10 @@ func (a *addSkip) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 func (a *addSkip) OverwritesInput() bool { return true }
 
-// AddResidual appends the layers of x + path(x) to s and returns s. x goes around the path as a skip
-// connection in a namespace of its own. The layers are "skip"+suffix, those of path, and
-// "add"+suffix. A partition may cut between any two of them, and a plan of recomputation may keep
-// the tensor between them.
-//
-// The sum overwrites the output of path; see InPlace.
+// AddResidual appends the layers of x + path(x) to s and returns s: "skip"+suffix, the path, and
+// "add"+suffix. x goes around the path as a skip connection in a namespace of its own. A partition
+// may cut between any two layers, and a plan of recomputation may keep the tensor between them. The
+// sum overwrites the output of path; see InPlace.
 func (s *Sequential) AddResidual(suffix string, path ...NamedLayer) *Sequential {
 	skip, space := "skip"+suffix, NewNamespace()
 	stash, sum := NewStash(skip), newAddSkip(skip)

@@ -67,8 +67,8 @@ func (s *Sequential) find(name string) (*Sequential, int) {
 }
 
 // Slice makes a Sequential of the children from <= i < to, under their names. They stay children of
-// s: freeing, freezing or replacing their parameters through one of the two does so for both.
-// Layers may be added to the slice, such as another head.
+// s: what frees, freezes or replaces their parameters in one of the two does so in both. Layers may
+// be added to the slice, such as another head.
 func (s *Sequential) Slice(from, to int) *Sequential {
 	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])},
 		layers: slices.Clone(s.layers[from:to])}
@@ -82,8 +82,9 @@ func (s *Sequential) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return onlyTensor(s, s.ForwardTuple(c, []*torch.Tensor{x}))
 }
 
-// ForwardTuple is Forward for tuples. The outermost Sequential of a model holds its skip
-// connections. If they do not match, it fails as an operator does, with the error of VerifySkips.
+// ForwardTuple is Forward for tuples. The outermost Sequential of a model holds the skip
+// connections. If they do not match, it panics with a *torch.Error that has the error of
+// VerifySkips.
 func (s *Sequential) ForwardTuple(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	if c.Skips != nil {
 		return c.runAll(xs, s.layers...)

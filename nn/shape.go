@@ -36,8 +36,7 @@ type UpsampleConfig struct {
 	AlignCorners bool       // align the centres of corner pixels, not their edges; with Bilinear only
 }
 
-// upsample is bilinear.
-type upsample struct {
+type bilinearUpsample struct {
 	Base
 	size  []int64   // nil when scale is given
 	scale []float64 // nil when size is given
@@ -46,24 +45,24 @@ type upsample struct {
 
 // NewUpsample makes a layer that enlarges images: [N, C, H, W] to [N, C, H', W'].
 func NewUpsample(o UpsampleConfig) Layer {
-	l := &upsample{align: o.AlignCorners}
+	l := &bilinearUpsample{align: o.AlignCorners}
 	if o.Size != (Pair{}) {
 		l.size = o.Size[:]
 	} else {
 		l.scale = o.Scale[:]
 	}
 	if !o.Bilinear {
-		return newOperation("Upsample", "aten::upsample_nearest2d.vec", l.size, l.scale)
+		return newOperatorLayer("Upsample", "aten::upsample_nearest2d.vec", l.size, l.scale)
 	}
 	return l
 }
 
 // Forward is aten::upsample_bilinear2d, and on CUDA two products of matrices.
-func (l *upsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
+func (l *bilinearUpsample) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	bilinear := func(x *torch.Tensor, size []int64, scale []float64) *torch.Tensor {
 		return c.Op("aten::upsample_bilinear2d.vec", x, size, l.align, scale)
 	}
-	if !unordered(c) || len(x.Shape()) != 4 {
+	if !needsOrder(c) || len(x.Shape()) != 4 {
 		return bilinear(x, l.size, l.scale)
 	}
 	return resize(c, x, func(image *torch.Tensor, dim int) *torch.Tensor {

@@ -27,6 +27,7 @@ var namespaces atomic.Uint64
 // NewNamespace makes a namespace that differs from all others.
 func NewNamespace() Namespace { return Namespace{namespaces.Add(1)} }
 
+// SkipKey identifies a skip connection in a model.
 type SkipKey struct {
 	Namespace Namespace
 	Name      string
@@ -71,29 +72,31 @@ func (b *Base) Isolate(space Namespace, only ...string) {
 // Stash hands t on to the layers that pop the name, which the running module must have declared.
 // Nil makes Pop return nil.
 func (c *Ctx) Stash(name string, t *torch.Tensor) {
-	key := c.declaredSkip("stash", name, func(b *Base) []SkipKey { return b.stashes }, &c.stashed)
-	c.Skips.stash(c, key, t)
+	c.Skips.stash(c, c.declaredSkip("stash", name, &c.stashed), t)
 }
 
 // Pop returns the tensor that an earlier layer stashed under the name, owned by the context, or nil
 // if that layer stashed nil. The running module must have declared it. Several layers may pop one
 // stash, each once.
 func (c *Ctx) Pop(name string) *torch.Tensor {
-	key := c.declaredSkip("pop", name, func(b *Base) []SkipKey { return b.pops }, &c.popped)
-	return c.Skips.pop(c, key)
+	return c.Skips.pop(c, c.declaredSkip("pop", name, &c.popped))
 }
 
-// declaredSkip returns the key of a name that the running module has declared, and notes its use.
-func (c *Ctx) declaredSkip(verb, name string, list func(*Base) []SkipKey, used *[]SkipKey) SkipKey {
-	at := -1
+// declaredSkip returns the key of a name that the running module has declared to stash or pop, and
+// notes its use.
+func (c *Ctx) declaredSkip(verb, name string, used *[]SkipKey) SkipKey {
+	var declared []SkipKey
 	if c.running != nil {
-		at = slices.IndexFunc(list(c.running.node()), func(k SkipKey) bool { return k.Name == name })
+		if declared = c.running.node().pops; verb == "stash" {
+			declared = c.running.node().stashes
+		}
 	}
+	at := slices.IndexFunc(declared, func(k SkipKey) bool { return k.Name == name })
 	if at < 0 {
 		c.refuse(verb, SkipKey{Name: name}, "is not declared; call Stashes or Pops in the constructor "+
 			"of the module that is running")
 	}
-	key := list(c.running.node())[at]
+	key := declared[at]
 	if slices.Contains(*used, key) {
 		c.refuse(verb, key, "is used twice in one forward")
 	}

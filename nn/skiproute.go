@@ -18,8 +18,8 @@ type SkipRoute struct {
 }
 
 // VerifySkips returns nil if every skip of the model is stashed by one module and popped by later
-// modules, and otherwise an error that lists all faults. A layer may pop what its child has
-// stashed, and stash what its child will pop.
+// modules, and otherwise an error that lists all faults. A layer may pop what its child stashes, and
+// a child may pop what its layer stashes.
 func VerifySkips(model *Sequential) error {
 	_, err := model.SkipRoutes()
 	return err
@@ -28,25 +28,24 @@ func VerifySkips(model *Sequential) error {
 // SkipRoutes lists the skips in the order in which they are stashed, children of a layer in the
 // order of declaration. It returns VerifySkips' error.
 func (s *Sequential) SkipRoutes() ([]SkipRoute, error) {
-	v := verifier{stash: map[SkipKey]*declaration{}}
-	for i, l := range s.Layers() {
-		v.visit(i, l.Name, l.node())
-	}
-	return v.routes()
+	return skipRoutes(s.Layers()...)
 }
 
-// routes lists the skips of what was visited.
-func (v *verifier) routes() ([]SkipRoute, error) {
+func skipRoutes(layers ...NamedLayer) ([]SkipRoute, error) {
+	v := verifier{stash: map[SkipKey]*declaration{}}
+	for i, l := range layers {
+		v.visit(i, l.Name, l.node())
+	}
 	popped := map[SkipKey]bool{}
 	for _, p := range v.pops {
 		popped[p.key] = true
 		switch from := v.stash[p.key]; {
 		case from == nil:
 			v.report("%q pops %v, which no layer stashes", p.path, p.key)
-		case from.at > p.at:
+		case from.time > p.time:
 			v.report("%q pops %v before %q stashes it", p.path, p.key, from.path)
 		default:
-			from.route.Pops = append(from.route.Pops, p.route.Stash)
+			from.pops = append(from.pops, p.layer)
 		}
 	}
 	var routes []SkipRoute
@@ -54,7 +53,7 @@ func (v *verifier) routes() ([]SkipRoute, error) {
 		if !popped[d.key] {
 			v.report("%q stashes %v, which no layer pops", d.path, d.key)
 		}
-		routes = append(routes, d.route)
+		routes = append(routes, SkipRoute{d.key, d.layer, d.pops})
 	}
 	if len(v.problems) > 0 {
 		return nil, errors.New("nn: the model's skip connections do not match:\n  * " +
@@ -67,12 +66,13 @@ func (v *verifier) routes() ([]SkipRoute, error) {
 type declaration struct {
 	key   SkipKey
 	path  string // of the module
-	at    int    // time when the module begins, for a stash, or ends, for a pop
-	route SkipRoute
+	time  int    // of a stash when the module begins, of a pop when it ends
+	layer int    // index in Layers
+	pops  []int  // of a stash: the layers that pop it
 }
 
 type verifier struct {
-	clock    int // counts beginnings and ends of modules
+	clock    int // number of modules that have begun plus number that have ended
 	stash    map[SkipKey]*declaration
 	stashes  []*declaration
 	pops     []*declaration
@@ -94,7 +94,7 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 		return again
 	}
 	for i, k := range b.stashes {
-		d := &declaration{k, path, begin, SkipRoute{Key: k, Stash: layer}}
+		d := &declaration{key: k, path: path, time: begin, layer: layer}
 		if first := v.stash[k]; twice("stashes", b.stashes, i) {
 		} else if first != nil {
 			v.report("%q and %q both stash %v; Isolate one in a namespace of its own, with the layers "+
@@ -113,7 +113,7 @@ func (v *verifier) visit(layer int, path string, b *Base) {
 			if slices.Contains(b.stashes, k) {
 				v.report("%q both stashes and pops %v", path, k)
 			}
-			v.pops = append(v.pops, &declaration{k, path, v.clock, SkipRoute{Key: k, Stash: layer}})
+			v.pops = append(v.pops, &declaration{key: k, path: path, time: v.clock, layer: layer})
 		}
 	}
 }

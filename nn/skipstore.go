@@ -8,37 +8,36 @@ import (
 	"penstock.example/torch"
 )
 
-// SkipStore holds the skips of one forward of a model, or of a part of one, that were stashed and
-// are still to be popped. Each tensor is freed at its last pop. The store belongs to one goroutine.
-// A Sequential makes its own. A pipe runs a model in parts, gives each part a store, and moves
-// skips between them with Take and Give.
+// SkipStore holds the skips that a forward of a model, or of a part of one, has stashed and not
+// popped yet. A tensor is freed at its last pop. The store belongs to one goroutine. A Sequential
+// makes its own. A pipe runs a model in parts, gives each part a store, and moves skips between the
+// stores with Take and Give.
 type SkipStore struct {
-	stashed map[SkipKey]pops // by skip stashed inside
-	held    map[SkipKey]*heldSkip
-	given   map[SkipKey][]*heldSkip // by skip stashed outside: one for each pop to come, in order
+	pops  map[SkipKey]popCount    // of the skips that this part stashes
+	held  map[SkipKey]*heldSkip   // stashed by this part
+	given map[SkipKey][]*heldSkip // from other parts: one for each coming pop, in order
 
 	// Memory that a layer must not overwrite
-	guarded  [][]*torch.Tensor // see Guard
-	storages []uintptr         // see guardStorage
-	needed   []output          // see guardOutput
+	guarded []uintptr     // storages, see Guard
+	outputs []layerOutput // see guardOutput
 }
 
-// output is a layer's output and its storage, which is its own until t is freed.
-type output struct {
+// layerOutput is an output of a layer. No other tensor gets its storage before t is freed.
+type layerOutput struct {
 	t       *torch.Tensor
 	storage uintptr
 }
 
-// pops says where a skip that is stashed inside is popped.
-type pops struct {
-	inside int  // number of pops
-	leaves bool // it is popped outside as well
+// popCount counts the pops of a skip that this part stashes.
+type popCount struct {
+	inside int  // this part
+	leaves bool // later parts pop the skip too
 }
 
 type heldSkip struct {
 	t       *torch.Tensor // kept; nil if nil was stashed
 	changes int64         // t.Changes when it was stashed
-	pops    int           // to come
+	pops    int           // to come in this part
 }
 
 func newHeldSkip(t *torch.Tensor, pops int) *heldSkip {
@@ -52,33 +51,32 @@ func newHeldSkip(t *torch.Tensor, pops int) *heldSkip {
 // Begin prepares an empty store for a forward of the flattened layers from <= i < to of a model
 // with these routes, and returns it.
 func (s *SkipStore) Begin(routes []SkipRoute, from, to int) *SkipStore {
-	clear(s.stashed)
-	clear(s.guarded)
-	s.guarded, s.storages = s.guarded[:0], s.storages[:0]
+	clear(s.pops)
+	s.guarded = s.guarded[:0]
 	for _, r := range routes {
 		if r.Stash < from || r.Stash >= to {
 			continue
 		}
-		if s.stashed == nil {
-			s.stashed, s.held = map[SkipKey]pops{}, map[SkipKey]*heldSkip{}
+		if s.pops == nil {
+			s.pops, s.held = map[SkipKey]popCount{}, map[SkipKey]*heldSkip{}
 		}
-		var all pops
+		var count popCount
 		for _, p := range r.Pops {
 			if p < to {
-				all.inside++
+				count.inside++
 			} else {
-				all.leaves = true
+				count.leaves = true
 			}
 		}
-		s.stashed[r.Key] = all
+		s.pops[r.Key] = count
 	}
 	return s
 }
 
-// Give hands the store the tensors of a skip that was stashed outside, one for each pop, in the
-// order of the pops; nil if nil was stashed. The store owns them. They may share memory with each
-// other and with the input of this part, but not with the input of an earlier part, whose layers
-// might overwrite it.
+// Give hands the store the tensors of a skip that another part has stashed, one for each pop, in
+// the order of the pops; nil if nil was stashed. The store owns the tensors. Their memory may be
+// shared among them and with the input of this part. It must not be the input of an earlier part,
+// as layers might overwrite that input.
 func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	if s.given == nil {
 		s.given = map[SkipKey][]*heldSkip{}
@@ -88,7 +86,7 @@ func (s *SkipStore) Give(key SkipKey, tensors ...*torch.Tensor) {
 	}
 }
 
-// Take returns the tensor of a skip that was stashed inside and is popped outside, or nil if nil
+// Take returns the tensor of a skip that this part has stashed and another part pops, or nil if nil
 // was stashed. The caller frees it. A second Take returns nil.
 func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	h := s.held[key]
@@ -114,7 +112,7 @@ func (s *SkipStore) all() []*heldSkip {
 }
 
 func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
-	switch _, known := s.stashed[key]; {
+	switch _, known := s.pops[key]; {
 	case !known:
 		c.refuse("stash", key, "is not a skip of the model that is running")
 	case s.held[key] != nil: // by an earlier forward of a module that runs several times
@@ -127,7 +125,7 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 		}
 		t = c.Keep(own)
 	}
-	s.held[key] = newHeldSkip(t, s.stashed[key].inside)
+	s.held[key] = newHeldSkip(t, s.pops[key].inside)
 }
 
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
@@ -141,12 +139,11 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 		c.refuse("pop", key, "has not been stashed; a checkpointed layer needs both ends of its skips")
 	}
 	h.unchanged(c, key)
-	h.pops--
 	var t *torch.Tensor
 	if h.t != nil {
 		t = engine.Branch(c.Ctx, h.t)
 	}
-	if h.pops == 0 && !s.stashed[key].leaves {
+	if h.pops--; h.pops == 0 && !s.pops[key].leaves {
 		h.t.Free()
 		delete(s.held, key)
 	}
@@ -160,72 +157,59 @@ func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
 	}
 }
 
-// copyIfNeeded returns the inputs of a layer. If the layer overwrites them, tensors that will be
-// popped or are guarded are replaced by copies.
+// copyIfNeeded returns the inputs of a layer. If the layer overwrites its inputs, copies replace
+// those that will be popped or are guarded.
 func (s *SkipStore) copyIfNeeded(c *Ctx, l Layer, xs []*torch.Tensor) []*torch.Tensor {
-	if len(s.held)+len(s.given)+len(s.guarded)+len(s.storages)+len(s.needed) == 0 || !overwrites(l) {
+	if len(s.held)+len(s.given)+len(s.guarded)+len(s.outputs) == 0 || !overwrites(l) {
 		return xs
 	}
 	out := slices.Clone(xs)
 	for i, x := range xs {
-		if s.needs(x) {
+		storage, _ := x.Storage()
+		isSkip := slices.ContainsFunc(s.all(), func(h *heldSkip) bool {
+			if h.t == nil {
+				return false
+			}
+			at, _ := h.t.Storage()
+			return at == storage
+		})
+		if isSkip || slices.Contains(s.guarded, storage) || s.isOutput(storage) {
 			out[i] = c.Clone(x)
 		}
 	}
 	return out
 }
 
-// guardOutput guards the output of a layer whose backward may need it, and views of guarded outputs.
+// guardOutput guards the output of a layer whose backward may need the output. It also guards an
+// output that is a view of a guarded one.
 func (s *SkipStore) guardOutput(c *Ctx, l Layer, ys []*torch.Tensor) {
 	if !c.Grad() {
 		return
 	}
-	s.needed = slices.DeleteFunc(s.needed, func(o output) bool { return o.t.Freed() })
-	if keeps := keepsOutput(l); keeps || len(s.needed) > 0 {
+	s.outputs = slices.DeleteFunc(s.outputs, func(o layerOutput) bool { return o.t.Freed() })
+	if keeps := keepsOutput(l); keeps || len(s.outputs) > 0 {
 		for _, y := range ys {
-			if storage, _ := y.Storage(); keeps || s.isNeeded(storage) {
-				s.needed = append(s.needed, output{y, storage})
+			if storage, _ := y.Storage(); keeps || s.isOutput(storage) {
+				s.outputs = append(s.outputs, layerOutput{y, storage})
 			}
 		}
 	}
 }
 
-func (s *SkipStore) isNeeded(storage uintptr) bool {
-	return slices.ContainsFunc(s.needed, func(o output) bool { return o.storage == storage && !o.t.Freed() })
-}
-
-// needs reports whether the memory of x will be popped or is guarded.
-func (s *SkipStore) needs(x *torch.Tensor) bool {
-	storage, _ := x.Storage()
-	same := func(t *torch.Tensor) bool {
-		if t == nil || t.Freed() {
-			return false
-		}
-		at, _ := t.Storage()
-		return at == storage
-	}
-	needed := slices.Concat(s.guarded...)
-	for _, h := range s.all() {
-		needed = append(needed, h.t)
-	}
-	return slices.Contains(s.storages, storage) || s.isNeeded(storage) || slices.ContainsFunc(needed, same)
+// isOutput reports whether a storage has a guarded output.
+func (s *SkipStore) isOutput(storage uintptr) bool {
+	return slices.ContainsFunc(s.outputs, func(o layerOutput) bool {
+		return o.storage == storage && !o.t.Freed()
+	})
 }
 
 // Guard protects the memory of xs for the rest of the forward: layers that declare InPlace get
-// copies. Meanwhile the caller neither changes xs nor frees its tensors.
+// copies. If the memory is freed meanwhile, a later tensor in it is copied needlessly.
 func (s *SkipStore) Guard(xs []*torch.Tensor) {
-	if len(xs) > 0 {
-		s.guarded = append(s.guarded, xs)
-	}
-}
-
-// guardStorage is Guard for tensors whose handles are freed while their memory is needed. If the
-// memory is freed early, the next tensor in it is guarded needlessly.
-func (s *SkipStore) guardStorage(xs []*torch.Tensor) {
 	for _, x := range xs {
 		if x != nil {
 			storage, _ := x.Storage()
-			s.storages = append(s.storages, storage)
+			s.guarded = append(s.guarded, storage)
 		}
 	}
 }

@@ -18,30 +18,7 @@ type LayerSummary struct {
 
 // Summary lists the layers of m, with nested Sequentials flattened as a balance counts them. If m
 // has parameters of its own, it is listed first. Nothing needs to be materialised.
-func Summary(m Module) []LayerSummary { return m.node().summary() }
-
-// String returns Summary as a table, so that fmt.Println(model) prints it.
-func (b *Base) String() string {
-	total := LayerSummary{}
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "layer\ttype\tshapes\tparameters\tbytes")
-	layers := b.summary()
-	for _, l := range layers {
-		shapes := strings.Join(l.Shapes, ", ")
-		if len(l.Shapes) > 3 {
-			shapes = fmt.Sprintf("%d tensors", len(l.Shapes))
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", l.Name, l.Type, shapes, l.Parameters, l.Bytes)
-		total.Parameters += l.Parameters
-		total.Bytes += l.Bytes
-	}
-	fmt.Fprintf(w, "\t%d layers\t\t%d\t%d", len(layers), total.Parameters, total.Bytes)
-	w.Flush()
-	return text.String()
-}
-
-func (b *Base) summary() (all []LayerSummary) {
+func Summary(m Module) (all []LayerSummary) {
 	first := map[*Param]string{} // the first layer of a parameter
 	add := func(l LayerSummary, params []named) {
 		for _, n := range params {
@@ -66,8 +43,8 @@ func (b *Base) summary() (all []LayerSummary) {
 		}
 		all = append(all, l)
 	}
-	if len(b.params) > 0 {
-		add(LayerSummary{}, b.params)
+	if params := m.node().params; len(params) > 0 {
+		add(LayerSummary{}, params)
 	}
 	var visit func(prefix string, b *Base)
 	visit = func(prefix string, b *Base) {
@@ -83,6 +60,27 @@ func (b *Base) summary() (all []LayerSummary) {
 			add(LayerSummary{Name: name, Type: kind[strings.LastIndexByte(kind, '.')+1:]}, params)
 		}
 	}
-	visit("", b)
+	visit("", m.node())
 	return all
+}
+
+// String returns Summary as a table, so that fmt.Println(model) prints it.
+func (b *Base) String() string {
+	total := LayerSummary{}
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "layer\ttype\tshapes\tparameters\tbytes")
+	layers := Summary(b)
+	for _, l := range layers {
+		shapes := strings.Join(l.Shapes, ", ")
+		if len(l.Shapes) > 3 {
+			shapes = fmt.Sprintf("%d tensors", len(l.Shapes))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", l.Name, l.Type, shapes, l.Parameters, l.Bytes)
+		total.Parameters += l.Parameters
+		total.Bytes += l.Bytes
+	}
+	fmt.Fprintf(w, "\t%d layers\t\t%d\t%d", len(layers), total.Parameters, total.Bytes)
+	w.Flush()
+	return text.String()
 }

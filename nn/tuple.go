@@ -40,11 +40,12 @@ func (t *tuple) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 
 func (t *tuple) OverwritesInput() bool { return overwrites(t.Module) }
 
-// InPlace is implemented by layers that overwrite their input. Such a layer gets a copy if a pipe, a
-// skip connection or the backward of an earlier layer still needs the input. A layer of your own
-// is assumed to need its output. If it does not, a method KeepsOutput() bool may say so.
+// InPlace is implemented by layers that overwrite their input. Such a layer gets a copy if a pipe,
+// a skip connection or the backward of an earlier layer still needs the input. The backward of a
+// layer of your own is assumed to need the layer's output, unless a method KeepsOutput() bool
+// returns false.
 type InPlace interface {
-	// OverwritesInput says that Forward changes x.
+	// OverwritesInput reports whether Forward changes x.
 	OverwritesInput() bool
 }
 
@@ -58,11 +59,11 @@ func keepsOutput(m Module) bool {
 	switch l := m.(type) {
 	case interface{ KeepsOutput() bool }:
 		return l.KeepsOutput()
-	case *operation:
+	case *operatorLayer:
 		return l.inPlace || slices.Contains([]string{"penstock::relu", "aten::tanh", "aten::sigmoid",
 			"aten::softmax.int", "aten::log_softmax.int"}, l.operator)
-	case *Linear, *linearTransposed, *conv, *BatchNorm, *norm, *rmsNorm, *Embedding, *adaptiveAvgPool2d,
-		*dropout, *dropout2d, *identity, *stash, *addSkip, *Sequential:
+	case *Linear, *conv, *BatchNorm, *norm, *rmsNorm, *Embedding, *adaptiveAvgPool2d, *dropout,
+		*dropout2d, *identity, *stash, *addSkip, *Sequential:
 		return false
 	}
 	return true

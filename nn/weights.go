@@ -12,8 +12,8 @@ import (
 	"penstock.example/torch"
 )
 
-// WeightsConfig says how the tensors of a file match a model's. With the zero value they have the
-// same names.
+// WeightsConfig says which tensor of a file belongs to which parameter of a model. With the zero
+// value the two have the same name.
 type WeightsConfig struct {
 	// Rename changes the names in the file, one rule after the other.
 	Rename []Rename
@@ -22,11 +22,11 @@ type WeightsConfig struct {
 	Skip []string
 	// Partial allows tensors that only the file or only the model has.
 	Partial bool
-	// Existing loads no parameters that are not materialised, for a model that several processes
-	// share. The file must contain them nevertheless.
+	// Existing loads only parameters that are materialised, for a model that several processes
+	// share. The file must have the others too.
 	Existing bool
-	// Unfilled makes Materialise allocate the parameters that the file has without initial values.
-	// They must then be loaded.
+	// Unfilled spares Materialise the initial values of the parameters that the file has. These
+	// parameters must then be loaded.
 	Unfilled bool
 }
 
@@ -34,10 +34,10 @@ type WeightsReport struct {
 	Total     int      // parameters and buffers of the model
 	Loaded    int      // parameters and buffers that the file has values for
 	Converted int      // loaded tensors that have another element type in the file
-	Missing   []string // names in the model only: num_batches_tracked, with Partial also others
+	Missing   []string // names in the model only: num_batches_tracked, and with Partial any
 	Skipped   []string // names in the model or the file that match Skip
 	Unused    []string // with Partial, names in the file only
-	Unmatched []string // rules of Rename (OLD=NEW) and Skip that match no name: perhaps typing errors
+	Unmatched []string // rules of Rename (OLD=NEW) and Skip that match no name
 }
 
 func (r WeightsReport) String() string {
@@ -111,14 +111,14 @@ func openWeights(path string, m Module, o WeightsConfig) (*safetensors.File, *we
 }
 
 // LoadWeights reads the parameters and buffers of m from a safetensors file, such as Save or
-// PyTorch users write, by name. Floating-point numbers of another type are converted. A
-// num_batches_tracked or an adapter that the file lacks keeps its value. A tied parameter may be in the file
-// under any of its names.
+// PyTorch users write, by name. Floating-point numbers of another type are converted. If the file
+// lacks a num_batches_tracked or an adapter, the model keeps its values. A tied parameter may be in
+// the file under any of its names.
 //
-// Parameters that exist stay on their devices, also those of a pipe. Other parameters with values
-// in the file are made on the context's device and belong to the model. Names, shapes and types are
-// checked before anything changes; the error is a *WeightsError if they do not fit. After any other
-// error some of the values are loaded.
+// Parameters that exist stay on their devices, as in a pipe. Other parameters with values in the
+// file are made on the context's device and belong to the model. If names, shapes or types do not
+// fit, the error is a *WeightsError, and nothing has changed. After any other error some values are
+// loaded.
 func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsReport, error) {
 	file, w, err := openWeights(path, m, o)
 	if err != nil {
@@ -150,7 +150,7 @@ func LoadWeights(c *torch.Ctx, path string, m Module, o WeightsConfig) (WeightsR
 	return w.WeightsReport, nil
 }
 
-// firstNaN returns the index of the first element that is not a number, or -1.
+// firstNaN returns the index of the first element that is NaN, or -1.
 func firstNaN(t safetensors.Tensor) int {
 	infinity := map[safetensors.DType]uint64{safetensors.F64: 0x7ff << 52, safetensors.F32: 0xff << 23,
 		safetensors.F16: 0x1f << 10, safetensors.BF16: 0xff << 7}[t.DType]
@@ -176,8 +176,8 @@ func ParseRename(text string) (Rename, error) {
 		ok = ok && (side == "" || !strings.Contains("."+side+".", ".."))
 	}
 	if !ok || from == "" && to == "" || strings.Contains(to, "=") {
-		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, parts of names with "+
-			"dots between them", text)
+		return Rename{}, fmt.Errorf("nn: %q is no rule for names; want OLD=NEW, where each is empty or "+
+			"parts of a name, such as body.0", text)
 	}
 	return Rename{from, to}, nil
 }
@@ -208,9 +208,7 @@ type weightsMatch struct {
 	WeightsReport
 	from map[string]string // names in the file, by names in the model
 
-	skip                                  []string
-	known                                 map[string]bool // names in Skipped
-	twice, shapes, types, missing, unused []string        // mismatches
+	twice, shapes, types, missing, unused []string // mismatches
 }
 
 // mismatch returns the error of a match. It has no problems if the file fits the model.
@@ -223,25 +221,25 @@ func (w *weightsMatch) mismatch(path string) *WeightsError {
 			e.remedies = append(e.remedies, "; "+remedy)
 		}
 	}
-	report(w.twice, "names twice", "rename them apart, or neither")
+	report(w.twice, "names twice", "rename only one of the two")
 	report(w.shapes, "of another shape", "skip them, or make the model of these sizes")
 	report(w.types, "of a type that cannot be converted", "skip them")
-	report(w.missing, "not in the file", "rename what stands for them there, skip them, or load in part")
+	report(w.missing, "not in the file", "rename tensors of the file, skip these, or load in part")
 	report(w.unused, "not in the model", "rename or skip them, or load in part")
 	if len(e.Problems) == 0 && w.Loaded == 0 {
-		e.Problems, e.remedies = []string{"none of its tensors is one of the model's"}, []string{""}
+		e.Problems, e.remedies = []string{"the model has none of its tensors"}, []string{""}
 	}
 	if len(e.Problems) > 0 {
-		report(w.Unmatched, "rules that match no name", "want them left out, or names that are there")
+		report(w.Unmatched, "rules that match no name", "leave them out, or correct their names")
 	}
 	return e
 }
 
 func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weightsMatch {
-	w := &weightsMatch{from: map[string]string{}, skip: o.Skip, known: map[string]bool{}}
-	there := map[string]safetensors.Tensor{}
+	w := &weightsMatch{from: map[string]string{}}
+	file := map[string]safetensors.Tensor{} // by name after Rename
 	renamed := make([]string, len(tensors))
-	matched := map[string]bool{} // rules
+	matched := map[string]bool{} // rules that match a name
 	for i, t := range tensors {
 		name := t.Name
 		for _, r := range o.Rename {
@@ -250,23 +248,23 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 			matched[r.text()] = matched[r.text()] || matches
 		}
 		renamed[i] = name
-		if other, taken := there[name]; taken {
+		if other, taken := file[name]; taken {
 			w.twice = append(w.twice, fmt.Sprintf("%q and %q both become %q", other.Name, t.Name, name))
 			continue
 		}
-		there[name] = t
+		file[name] = t
 	}
-	differs := func(name string, file, model any) string {
-		return fmt.Sprintf("%q is %v in the file and %v in the model", name, file, model)
+	differs := func(name string, given, wanted any) string {
+		return fmt.Sprintf("%q is %v in the file and %v in the model", name, given, wanted)
 	}
-	seen := matchTied(there, m)
+	modelNames := matchTied(file, m)
 	for _, p := range State(m) {
 		w.Total++
-		t, ok := there[p.Name]
-		seen[p.Name] = true
+		t, ok := file[p.Name]
+		modelNames[p.Name] = true
 		wanted := torch.FileDType(p.DType())
 		switch {
-		case w.skipped(p.Name, matched):
+		case w.skipped(p.Name, o.Skip, matched):
 		case !ok && isAdapter(p.Name):
 			w.Total--
 		case !ok && (o.Partial || strings.HasSuffix(p.Name, "num_batches_tracked")): // not in old files
@@ -287,51 +285,52 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	w.Loaded = len(w.from)
 	for i, t := range tensors {
 		switch name := renamed[i]; {
-		case w.skipped(name, matched), seen[name]:
+		case w.skipped(name, o.Skip, matched), modelNames[name]:
 		case o.Partial:
 			w.Unused = append(w.Unused, t.Name)
 		default:
 			w.unused = append(w.unused, name)
 		}
 	}
-	rules := slices.Clone(o.Skip)
-	for i, r := range o.Rename {
-		rules = slices.Insert(rules, i, r.text())
+	var rules []string
+	for _, r := range o.Rename {
+		rules = append(rules, r.text())
 	}
-	w.Unmatched = slices.DeleteFunc(rules, func(rule string) bool { return matched[rule] })
+	w.Unmatched = slices.DeleteFunc(append(rules, o.Skip...), func(rule string) bool { return matched[rule] })
 	return w
 }
 
-// matchTied returns the other names of tied parameters in a file. If the file has the value only
-// under such a name, there gets it under the parameter's first name.
-func matchTied(there map[string]safetensors.Tensor, m Module) (seen map[string]bool) {
-	seen = map[string]bool{}
+// matchTied returns the names after the first under which a file has tied parameters of m. If the
+// file does not have the first name, matchTied adds the tensor to file under the first name.
+func matchTied(file map[string]safetensors.Tensor, m Module) (laterNames map[string]bool) {
+	laterNames = map[string]bool{}
 	first := map[*Param]string{}
 	for _, p := range Shared(m) {
-		name, known := first[p.Owner()]
-		t, ok := there[p.Name]
+		name, later := first[p.Owner()]
+		t, ok := file[p.Name]
 		switch {
-		case !known:
+		case !later:
 			first[p.Owner()] = p.Name
 		case ok:
-			seen[p.Name] = true
-			if _, both := there[name]; !both {
-				there[name] = t
+			laterNames[p.Name] = true
+			if _, both := file[name]; !both {
+				file[name] = t
 			}
 		}
 	}
-	return seen
+	return laterNames
 }
 
-// skipped reports whether a name matches a pattern of Skip, and records both.
-func (w *weightsMatch) skipped(name string, matched map[string]bool) (skip bool) {
-	for _, pattern := range w.skip {
+// skipped reports whether a name matches a pattern. It records the name and all patterns that
+// match.
+func (w *weightsMatch) skipped(name string, patterns []string, matched map[string]bool) (skip bool) {
+	for _, pattern := range patterns {
 		if Match(pattern, name) {
 			matched[pattern], skip = true, true
 		}
 	}
-	if skip && !w.known[name] {
-		w.known[name], w.Skipped = true, append(w.Skipped, name)
+	if skip && !slices.Contains(w.Skipped, name) {
+		w.Skipped = append(w.Skipped, name)
 	}
 	return skip
 }
@@ -358,8 +357,8 @@ func Save(path string, m Module) error {
 // FileTensor returns the parameter, which must exist, for a safetensors file.
 func (p NamedParam) FileTensor() safetensors.Tensor { return torch.FileTensor(p.Name, p.value()) }
 
-// value returns the parameter's tensor, not a replica.
+// value returns the parameter's value, not a replica. It panics if the parameter does not exist.
 func (p NamedParam) value() *torch.Tensor {
-	p.Tensor() // panics where there is none
+	p.Tensor()
 	return p.Owner().value
 }

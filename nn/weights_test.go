@@ -168,15 +168,15 @@ func TestLoadWeightsRefuses(t *testing.T) {
 			[]string{`"fc.bias" is [7] in the file`}, 2},
 		{"a name twice", append(state("", 4), f32("net.fc.bias", 4)),
 			nn.WeightsConfig{Rename: []nn.Rename{{Old: "net"}}},
-			[]string{`1 names twice: "fc.bias" and "net.fc.bias" both become "fc.bias"; rename them ` +
-				`apart, or neither`}, 2},
+			[]string{`1 names twice: "fc.bias" and "net.fc.bias" both become "fc.bias"; rename ` +
+				`only one of the two`}, 2},
 		{"a slip in the rules", state("net.", 4), nn.WeightsConfig{Rename: []nn.Rename{{Old: "nett"}},
 			Skip: []string{"fcs.*"}},
-			[]string{`2 rules that match no name: nett=, fcs.*; want them left out, or names that are there`}, 4},
+			[]string{`2 rules that match no name: nett=, fcs.*; leave them out, or correct their names`}, 4},
 		{"integers", append(whole[:7:7], integers), nn.WeightsConfig{},
 			[]string{`"fc.bias" is I32 in the file and F32 in the model; skip them`}, 2},
 		{"nothing of it", []safetensors.Tensor{f32("x", 1)}, nn.WeightsConfig{Partial: true},
-			[]string{"none of its tensors is one of the model's"}, 2},
+			[]string{"the model has none of its tensors"}, 2},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := torchtest.New(t, torch.Options{})

@@ -29,7 +29,7 @@ func TestGlobalNormDoesNotDependOnThePartition(t *testing.T) {
 			k := random.IntN(stages)
 			parts[k] = append(parts[k], model[i])
 		}
-		var norms [][]gradnorm.Norm
+		var norms [][]gradnorm.SquaredNorm
 		for i, part := range parts {
 			stage := torch.NewCtx(torch.Options{Device: torch.CPU(i), Threads: 1 + random.IntN(4)})
 			norms = append(norms, gradnorm.Squared(stage, part))

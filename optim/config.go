@@ -20,7 +20,7 @@ var ErrNotFinite = gradnorm.ErrNotFinite
 // that the optimizer does not have.
 type Config struct {
 	LR          float64    // learning rate; 0 means 0.001, or 0.01 for RMSprop
-	WeightDecay float64    // L2 penalty in the gradient, or AdamW's decay; 0 is none, unlike PyTorch's AdamW
+	WeightDecay float64    // L2 penalty in the gradient, or AdamW's decay; 0 is none, also for AdamW
 	Momentum    float64    // of SGD and RMSprop; 0 is none
 	Dampening   float64    // of the gradient in SGD's momentum; 0 is none
 	Nesterov    bool       // of SGD with Momentum and without Dampening
@@ -55,26 +55,26 @@ func (o Config) check(optimizer string, takes ...string) (err error) {
 		[]string{"LR", "WeightDecay", "Momentum", "Eps"}, o.LR, o.WeightDecay, o.Momentum, o.Eps)
 	number(1, "a number from 0 to 1, 1 excluded", []string{"Betas[0]", "Betas[1]", "Alpha"}, o.Betas[0],
 		o.Betas[1], o.Alpha)
-	check("Dampening", o.Dampening, o.Dampening != 0, isSize(math.Abs(o.Dampening)), "a finite number")
+	check("Dampening", o.Dampening, o.Dampening != 0, isAmount(math.Abs(o.Dampening)), "a finite number")
 	check("Nesterov", o.Nesterov, o.Nesterov, !o.Nesterov || o.Momentum > 0 && o.Dampening == 0,
 		fmt.Sprintf("Momentum above 0 and Dampening 0 with it, not %v and %v", o.Momentum, o.Dampening))
 	check("Centered", o.Centered, o.Centered, true, "")
 	for _, g := range o.Groups {
-		check("Groups", g.Params, false, g.Params != "" && isSize(g.Scale) &&
-			(g.WeightDecay == nil || isSize(*g.WeightDecay)), "a pattern of names, such as *.bias, with a "+
+		check("Groups", g.Params, false, g.Params != "" && isAmount(g.Scale) &&
+			(g.WeightDecay == nil || isAmount(*g.WeightDecay)), "a pattern of names, such as *.bias, with a "+
 			"Scale and a WeightDecay that are finite and not negative")
 	}
 	return err
 }
 
-// isSize reports whether v is finite and not negative.
-func isSize(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+// isAmount reports whether v is finite and not negative.
+func isAmount(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
 
-// Group is parameters with their own learning rate or weight decay, like a parameter group of torch.optim:
-// for example biases without decay, or the body of a network with a new head.
+// Group gives some parameters another learning rate or weight decay, like a parameter group of
+// torch.optim. Biases may have no decay, for example, and old layers below a new head a lower rate.
 type Group struct {
 	Params      string   // pattern of full names (nn.Match)
-	Scale       float64  // factor of the learning rate; 0 means 1 (see nn.Freeze for none)
+	Scale       float64  // factor of the learning rate; 0 means 1 (nn.Freeze stops updates)
 	WeightDecay *float64 // nil means the Config's
 }
 

@@ -61,11 +61,11 @@ func oneCycle(base, share, start, final float64, steps int) Schedule {
 // counts as lower if it is at least 0.01 % below the best. Its state is its fields.
 type Plateau struct {
 	Factor   float64 // of each drop; 0 means 0.1
-	Patience int     // losses in a row, none of them lower, after which the next such loss is a drop
+	Patience int     // losses in a row that may fail to be lower; the next one causes a drop
 	Lowest   float64 // least Scale
 	Scale    float64 // factor of the learning rate now; 0 means 1
 	Best     float64 // the lowest loss; 0 means none yet
-	Bad      int     // losses in a row since, none of them lower
+	Bad      int     // losses since Best or the last drop
 }
 
 // Observe takes the next validation loss.
@@ -83,7 +83,7 @@ func (p *Plateau) Observe(loss float64) {
 type ScheduleConfig struct {
 	LR             float64 // the highest rate, above 0
 	WarmupSteps    int     // steps of a linear rise from LR/(WarmupSteps+1) to LR; not of "one-cycle"
-	TotalSteps     int     // with the warm-up; not needed by "constant", and "step" with StepSize
+	TotalSteps     int     // steps with the warm-up; 0 is allowed for "constant", and "step" with StepSize
 	StepSize       int     // steps between drops of "step"; 0 means a third of the steps after the warm-up
 	Gamma          float64 // factor of each drop of "step"; 0 means 0.1
 	MinLR          float64 // last rate of "cosine" and "linear"
@@ -92,9 +92,10 @@ type ScheduleConfig struct {
 	FinalDivFactor float64 // the first rate of "one-cycle" over its last; 0 means 10000
 }
 
-// only lists the schedules that have a field.
-var only = map[string][]string{"StepSize": {"step"}, "Gamma": {"step"}, "MinLR": {"cosine", "linear"},
-	"Rise": {"one-cycle"}, "DivFactor": {"one-cycle"}, "FinalDivFactor": {"one-cycle"}}
+// schedulesWith lists the schedules that have a field.
+var schedulesWith = map[string][]string{"StepSize": {"step"}, "Gamma": {"step"},
+	"MinLR": {"cosine", "linear"}, "Rise": {"one-cycle"}, "DivFactor": {"one-cycle"},
+	"FinalDivFactor": {"one-cycle"}}
 
 // ScheduleNames lists the names of schedules.
 func ScheduleNames() []string { return []string{"constant", "cosine", "linear", "one-cycle", "step"} }
@@ -130,7 +131,7 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 
 func (o ScheduleConfig) check(name string) (err error) {
 	check := func(field string, value any, zero, valid bool, want string) {
-		if has := only[field]; has != nil && !slices.Contains(has, name) && !zero {
+		if has := schedulesWith[field]; has != nil && !slices.Contains(has, name) && !zero {
 			valid, want = false, "want it left out; only "+strings.Join(has, ", ")+" has it"
 		}
 		if err == nil && !valid {
@@ -138,10 +139,10 @@ func (o ScheduleConfig) check(name string) (err error) {
 		}
 	}
 	factor := func(field string, x, end float64) {
-		check(field, x, x == 0, isSize(x) && x < end, fmt.Sprintf("want a number from 0 to below %v", end))
+		check(field, x, x == 0, isAmount(x) && x < end, fmt.Sprintf("want a number from 0 to below %v", end))
 	}
-	check("LR", o.LR, false, o.LR > 0 && isSize(o.LR), "want a finite number above 0")
-	check("MinLR", o.MinLR, o.MinLR == 0, isSize(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR")
+	check("LR", o.LR, false, o.LR > 0 && isAmount(o.LR), "want a finite number above 0")
+	check("MinLR", o.MinLR, o.MinLR == 0, isAmount(o.MinLR) && o.MinLR <= o.LR, "want a number from 0 to LR")
 	check("StepSize", o.StepSize, o.StepSize == 0, o.StepSize >= 0, "want at least 0")
 	factor("Gamma", o.Gamma, math.Inf(1))
 	factor("Rise", o.Rise, 1)

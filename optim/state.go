@@ -31,16 +31,16 @@ func addOut(c *torch.Ctx, out, a, b *torch.Tensor, alpha float64) *torch.Tensor 
 	return c.Op("aten::add.out", a, b, alpha, out)
 }
 
-// memory is the state of one parameter. Only the goroutine that steps the parameter uses it.
-type memory struct {
+// paramState is the state of one parameter. Only the goroutine that steps the parameter uses it.
+type paramState struct {
 	steps int64           // updates
 	slots []*torch.Tensor // in the order of rule.slots; nil before the first update
 }
 
 // fresh reports whether a parameter was never updated.
-func (m *memory) fresh() bool { return m == nil || m.slots == nil }
+func (m *paramState) fresh() bool { return m == nil || m.slots == nil }
 
-func free(state map[string]*memory) {
+func free(state map[string]*paramState) {
 	for _, m := range state {
 		torch.FreeAll(m.slots)
 	}
@@ -52,12 +52,12 @@ type optimizer struct {
 	groups []groupRule
 	lr     float64
 
-	mu    sync.Mutex         // guards the map during steps, but not inside a *memory
-	state map[string]*memory // by the parameter's full name; nil once closed
+	mu    sync.Mutex             // guards the map during steps, but not inside a *paramState
+	state map[string]*paramState // by the parameter's full name; nil once closed
 }
 
 func newOptimizer(o Config, lr float64, make func(Config) rule) *optimizer {
-	out := &optimizer{rule: make(o), lr: lr, state: map[string]*memory{}}
+	out := &optimizer{rule: make(o), lr: lr, state: map[string]*paramState{}}
 	for _, g := range o.Groups {
 		own := o
 		if g.WeightDecay != nil {
@@ -75,7 +75,7 @@ func (o *optimizer) Step(c *torch.Ctx, params []nn.NamedParam) {
 }
 
 // known returns a parameter's state, or nil.
-func (o *optimizer) known(name string) *memory {
+func (o *optimizer) known(name string) *paramState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.state == nil {
@@ -84,14 +84,14 @@ func (o *optimizer) known(name string) *memory {
 	return o.state[name]
 }
 
-func (o *optimizer) remember(name string, m *memory) {
+func (o *optimizer) remember(name string, m *paramState) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.state[name] = m
 }
 
 func (o *optimizer) SetLR(lr float64) {
-	if !isSize(lr) {
+	if !isAmount(lr) {
 		panic(fmt.Sprintf("optim: a learning rate of %v", lr))
 	}
 	o.lr = lr
@@ -144,16 +144,16 @@ type Need struct{ State, Scratch int64 }
 type prepared struct {
 	o       *optimizer
 	c       *torch.Ctx
-	parts   []part
-	idle    []string      // parameters without a gradient
+	updates []paramUpdate
+	idle    []string      // parameters without a gradient, which Steps lists as well
 	scratch *torch.Tensor // bytes for the temporaries of one parameter
 }
 
-// part is a parameter with a gradient.
-type part struct {
+// paramUpdate is the update of a parameter with a gradient.
+type paramUpdate struct {
 	nn.NamedParam
-	memory *memory // with all slots
-	fresh  bool    // the optimizer does not have memory yet
+	state *paramState // with all slots
+	fresh bool        // the optimizer does not have this state yet
 }
 
 func (o *optimizer) Need(params []nn.NamedParam) (n Need) {
@@ -186,9 +186,9 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 			}
 			fresh := m.fresh()
 			if fresh {
-				m = &memory{slots: []*torch.Tensor{}}
+				m = &paramState{slots: []*torch.Tensor{}}
 			}
-			u.parts, updated = append(u.parts, part{p, m, fresh}), append(updated, p)
+			u.updates, updated = append(u.updates, paramUpdate{p, m, fresh}), append(updated, p)
 			for len(m.slots) < len(o.rule.slots()) {
 				m.slots = append(m.slots, c.Keep(c.Op("aten::zeros_like", t)))
 			}
@@ -202,23 +202,23 @@ func (o *optimizer) Prepare(c *torch.Ctx, params []nn.NamedParam) Update {
 func (u *prepared) Apply() {
 	u.c.NoGrad(func() {
 		u.c.Unlimited(func() {
-			for i := range u.parts {
-				u.apply(&u.parts[i])
+			for i := range u.updates {
+				u.apply(&u.updates[i])
 			}
 		})
 	})
-	for _, name := range u.idle { // they are listed without updates
+	for _, name := range u.idle {
 		if u.o.known(name) == nil {
-			u.o.remember(name, &memory{})
+			u.o.remember(name, &paramState{})
 		}
 	}
 }
 
 // apply updates one parameter. The optimizer then owns its state.
-func (u *prepared) apply(p *part) {
+func (u *prepared) apply(p *paramUpdate) {
 	mark := u.c.Mark()
 	defer func() { u.c.Release(mark) }()
-	t, m := p.Tensor(), p.memory
+	t, m := p.Tensor(), p.state
 	rule, scale := u.o.ruleOf(p.Name)
 	rule.update(u.c, t, u.c.GradOf(t), m.slots, m.steps+1, u.temporaries(t, rule.temporaries()), scale*u.o.lr)
 	m.steps++
@@ -238,13 +238,13 @@ func (u *prepared) temporaries(p *torch.Tensor, count int) []*torch.Tensor {
 }
 
 func (u *prepared) Drop() {
-	for _, p := range u.parts {
+	for _, p := range u.updates {
 		if p.fresh {
-			torch.FreeAll(p.memory.slots)
+			torch.FreeAll(p.state.slots)
 		}
 	}
 	u.scratch.Free()
-	u.parts, u.idle, u.scratch = nil, nil, nil
+	u.updates, u.idle, u.scratch = nil, nil, nil
 }
 
 func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
@@ -252,7 +252,7 @@ func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
 	if o.state == nil {
 		return errors.New("optim: load after Close")
 	}
-	loaded, saved, counts := map[string]*memory{}, map[string]safetensors.Tensor{}, maps.Clone(steps)
+	loaded, saved, counts := map[string]*paramState{}, map[string]safetensors.Tensor{}, maps.Clone(steps)
 	defer func() {
 		if err != nil {
 			free(loaded)
@@ -282,8 +282,9 @@ func (o *optimizer) Load(tensors []safetensors.Tensor, steps map[string]int64,
 	return nil
 }
 
-// read moves the state of a place's parameters from saved and counts to loaded, as far as it gets.
-func (o *optimizer) read(loaded map[string]*memory, saved map[string]safetensors.Tensor,
+// read loads the state of a place's parameters into loaded, and deletes what it read from saved and
+// counts.
+func (o *optimizer) read(loaded map[string]*paramState, saved map[string]safetensors.Tensor,
 	counts map[string]int64, place Placement) error {
 	c := torch.NewCtx(torch.Options{Device: place.Device})
 	defer c.Close()
@@ -293,7 +294,7 @@ func (o *optimizer) read(loaded map[string]*memory, saved map[string]safetensors
 			return fmt.Errorf("no count of steps for parameter %q, or it is placed twice", p.Name)
 		}
 		delete(counts, p.Name)
-		m := &memory{steps: n}
+		m := &paramState{steps: n}
 		loaded[p.Name] = m
 		if n == 0 {
 			continue // no tensors before the first update

@@ -31,8 +31,6 @@ func (r *run) do(c *torch.Ctx, a schedule.Action) error {
 		return r.sendGradient(c, a)
 	case schedule.ReceiveGradient:
 		return r.receiveGradient(c, a)
-	default:
-		return fmt.Errorf("pipe: %v: a pipe does not do this; want a program without it", a)
 	}
 	return nil
 }
@@ -90,9 +88,9 @@ func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 
 // recompute performs the plan's operations between the loss and the arrival of the gradient.
 func (r *run) recompute(c *torch.Ctx, a schedule.Action) {
-	// a plan counts the gradient of the loss from here on
+	// The plan counts the gradient of the loss from here on.
 	if r.p.optimal() && r.loss != nil && r.last(a.Stage) {
-		r.start(c, a, r.state(a))
+		r.setOutputGrads(c, a, r.state(a))
 	}
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).recompute)
 }
@@ -120,7 +118,7 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
 	c.SetGrad(false)
 	if r.last(a.Stage) && state.outGrad == nil {
-		r.start(c, a, state)
+		r.setOutputGrads(c, a, state)
 	}
 	skips := make([][]*torch.Tensor, stage.leaving)
 	for i, p := range stage.skips {
@@ -132,8 +130,8 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 			state.skips[i].grads[k] = nil
 		}
 	}
-	// a plan with the policy Optimal assumes this gradient, so it was sent in vain
-	if !r.inputGrad && !stage.inputGrad && !stage.trains {
+	// With the policy Optimal a plan assumes this gradient, although no layer needs it.
+	if !r.inputGrad && r.p.firstTrained >= stage.first+len(stage.Layers) {
 		torch.FreeAll(slices.Concat(append(skips, state.outGrad)...))
 		clear(skips)
 		state.outGrad = nil
@@ -150,8 +148,8 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 	r.takeInputGrads(c, a, stage, state)
 }
 
-// start sets the gradients of the last stage's output.
-func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
+// setOutputGrads sets the gradients of the last stage's output.
+func (r *run) setOutputGrads(c *torch.Ctx, a schedule.Action, state *microBatch) {
 	if r.loss != nil {
 		if share := r.lossShare(a.MicroBatch) * cmp.Or(r.batch.LossScale, 1); share != 0 {
 			state.outGrad = []*torch.Tensor{c.Keep(c.Fill_(c.Empty(r.lossType), share))}
@@ -174,7 +172,7 @@ func (r *run) start(c *torch.Ctx, a schedule.Action, state *microBatch) {
 func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, state *microBatch) {
 	xs, skips := state.execution.TakeGrads(0)
 	if state.inGrad = xs; a.Stage == 0 {
-		r.giveInputs(c, a.MicroBatch, state)
+		r.giveInputGrads(c, a.MicroBatch, state)
 	}
 	for i, p := range stage.skips {
 		if p.received() && p.place < len(skips) { // false if the plan has no backward of the first unit
@@ -188,7 +186,9 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 	}
 }
 
-func (r *run) giveInputs(c *torch.Ctx, microBatch int, state *microBatch) {
+// giveInputGrads adds the gradients of a micro-batch's input to the batch's. A batch within a layer
+// keeps them in the run.
+func (r *run) giveInputGrads(c *torch.Ctx, microBatch int, state *microBatch) {
 	if r.batch.Within != nil {
 		r.inputGrads, state.inGrad = state.inGrad, nil
 		return
@@ -262,8 +262,8 @@ func (r *run) gather(c *torch.Ctx) (out []*torch.Tensor) {
 	return out
 }
 
-// lossShare is a micro-batch's share in the loss of the whole batch, or of all batches of the update. It is
-// 1 for a sum. With a share of 0 the loss may be NaN, and nothing goes backward.
+// lossShare is a micro-batch's share in the mean loss of the batch, or of all batches of the
+// update. It is 1 for a sum. With a share of 0 the loss may be NaN, and nothing goes backward.
 func (r *run) lossShare(microBatch int) float64 {
 	if r.loss.Reduction() == torch.ReduceSum {
 		return 1

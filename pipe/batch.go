@@ -16,9 +16,9 @@ type Batch struct {
 	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
 	Step     *int64
 	Training bool // makes Infer run the layers as in training; other calls ignore it
-	// Each makes Infer gather no output, which would be the whole batch's. Infer calls it on the last
-	// stage's worker with the output of each micro-batch, whose rows begin with row first of the batch,
-	// in order. The output is freed after the call. Other calls ignore Each.
+	// Each, if set, gets the output of each micro-batch from Infer, in order, on the last stage's
+	// worker. first is the batch's row of the output's first row. The output is freed after the
+	// call. Infer then returns no Output. Other calls ignore Each.
 	Each   func(first int64, output []*torch.Tensor)
 	Extras map[string]any // values that are no tensors, for every layer and micro-batch
 	// Accumulate says that a later batch will add to the gradients before the update. Until then
@@ -37,7 +37,7 @@ type Batch struct {
 	// or nil. The pipe then has one stage, which runs on the whole batch in forks of the context.
 	// It does not place parameters.
 	Within    *nn.Ctx
-	LossBytes int64 // that Optimal keeps free for a loss after the layer; 0 is four times the output
+	LossBytes int64 // bytes that Optimal leaves for a loss after the layer; 0 is four times the output
 }
 
 // Value is an element of a batch's tuple.
@@ -61,7 +61,8 @@ func values(ts []*torch.Tensor, whole bool) []Value {
 	return out
 }
 
-// countRows is the number of rows of a list that a stage reads. With whole, no rows count as one.
+// countRows is the number of rows of a list that a stage reads. A list without rows is an error, or
+// has one row if whole is set.
 func countRows(what string, list []Value, whole bool, stage *Stage) (int64, error) {
 	rows := int64(-1)
 	for i, v := range list {

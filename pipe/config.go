@@ -21,31 +21,31 @@ import (
 // Config says how a model is cut and run. With more than one stage it needs a Balance.
 type Config struct {
 	Balance []int // the number of flattened layers in each stage; nil is one stage
-	// Devices gives each stage its device, in the stage's process (Ranks). Stages on one device
-	// share a worker. Nil is cpu:0, cpu:1, ..., numbered through all replicas.
+	// Devices has the device of each stage, by its name in the stage's process (Ranks). Stages on
+	// one device share a worker. Nil is cpu:0, cpu:1, ..., counted through all replicas.
 	Devices    []torch.Device
 	Chunks     int        // micro-batches, at most one for each row; 0 is 1
 	Checkpoint Checkpoint // the policy of all stages, or a list with one for each; "" is ExceptLast
-	// Budget is for the policy Optimal: the most live bytes on each stage's device, or one number
-	// for all. It limits devices while the pipe is open. Nil or 0 is the device's own limit
+	// Budget is for the policy Optimal: the most live bytes of each stage's device, or one number
+	// for all. It limits the devices while the pipe is open. Nil or 0 is the device's own limit
 	// (torch.Device.SetLimit). Without a limit nothing is recomputed.
 	Budget    []int64
 	Optimizer optim.Optimizer // the policy Optimal leaves memory for its state; nil is none
-	// Plan is an earlier plan, which the pipe runs with the plan's Balance, Checkpoint, Budget,
-	// Schedule and, if Devices is nil, devices. A batch with fewer micro-batches runs its part of
-	// the plan. Nil lets the pipe plan.
+	// Plan is an earlier plan to run. It sets Balance, Checkpoint, Budget and Schedule, and Devices
+	// if they are nil. A batch with fewer micro-batches runs its part of the plan. Nil lets the
+	// pipe plan.
 	Plan *plan.Plan
 	// Profile is for the policy Optimal: an earlier measurement of the model with the same loss and
-	// the same rows of a micro-batch. Nil is none.
+	// as many rows in a micro-batch. Nil is none.
 	Profile *profile.Profile
 	// Schedule makes the programs that the workers run. Nil is schedule.GPipe. Forward and Backward
 	// need a schedule whose workers end their forwards before their first backward.
 	Schedule schedule.Generator
-	// DeferredBatchNorm moves running statistics once for each mini-batch, by all its rows.
+	// DeferredBatchNorm updates running statistics once for each mini-batch, from all its rows.
 	DeferredBatchNorm bool
 	Autocast          torch.Autocast // of forwards and recomputations; see torch.Options
 	Threads           int            // intra-op threads of each worker, on which sums depend; 0 is 1
-	Cores             [][]int        // the cores that each distinct device's worker is bound to
+	Cores             [][]int        // by distinct device: the cores that its worker is bound to
 	Seed              uint64         // the root of initial weights and of all randomness
 	// Group has the processes of the stages. The caller closes it after the pipe. Nil is this process.
 	Group *group.Group
@@ -58,11 +58,8 @@ type Config struct {
 	Record   bool // Step and Infer return a timeline
 
 	policies []Checkpoint // by stage
-	lanes    []int        // in tests, by stage: a device has a worker for each lane
+	lanes    []int        // by stage, in tests: each lane of a device has its own worker
 }
-
-// MaxThreads is the most intra-op threads that a worker may have.
-const MaxThreads = system.MaxThreads
 
 // ConfigError is a setting of a Config that New and Open refuse.
 type ConfigError = arg.ConfigError
@@ -86,7 +83,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	if len(layers) == 0 {
 		return cfg, errors.New("pipe: the model has no layers; Add some before it is cut")
 	}
-	err := cfg.takePlan()
+	err := cfg.applyPlan()
 	if cfg.Balance == nil {
 		cfg.Balance = []int{len(layers)}
 	}
@@ -106,7 +103,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	return cfg, err
 }
 
-// checkSchedule has the schedule make a program, which must run.
+// checkSchedule makes a program by the schedule, and compares the plan's workers with the stages'.
 func (cfg *Config) checkSchedule() error {
 	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
 	cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
@@ -134,7 +131,7 @@ func (cfg *Config) checkSchedule() error {
 		}
 	}
 	if cfg.Replicas > 1 {
-		cfg.Schedule = reducing(cfg.Schedule)
+		cfg.Schedule = withReductions(cfg.Schedule)
 	}
 	return nil
 }
@@ -191,7 +188,7 @@ func (cfg *Config) checkProcesses() error {
 		}
 	}
 	for i, d := range cfg.Devices {
-		if err := d.Usable(); err != nil && cfg.here(i) {
+		if err := d.Usable(); err != nil && cfg.isHere(i) {
 			return refuse("Devices", cfg.Devices, err.Error(), "want cpu:0, cpu:1, ...")
 		}
 	}
@@ -283,7 +280,7 @@ func (cfg *Config) refusePlan(problem, remedy string) error {
 		cfg.Plan.MicroBatches())), problem, remedy)
 }
 
-func (cfg *Config) takePlan() error {
+func (cfg *Config) applyPlan() error {
 	plan := cfg.Plan
 	if plan == nil {
 		return nil

@@ -25,15 +25,15 @@ type gpus struct {
 var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, engine.NewStream}
 
 // end numbers the workers of all replicas.
-func (p *Pipe) end(replica, worker int) int { return replica*len(p.workers) + worker }
+func (p *Pipe) endOf(replica, worker int) int { return replica*len(p.workers) + worker }
 
-// ways lists the edges between different GPUs of different processes, in both directions: between
-// stages of a replica, and between replicas for sums. ids has the GPU of each end.
-func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
+// gpuEdges lists the edges between different GPUs of different processes, in both directions:
+// between stages of a replica, and between replicas for sums. ids has the GPU of each end.
+func (p *Pipe) gpuEdges(ids map[int]string) (edges []schedule.Edge) {
 	join := func(a, b int) {
-		way := schedule.Edge{From: a, To: b}
-		if ids[a] != "" && ids[b] != "" && ids[a] != ids[b] && !slices.Contains(ways, way) {
-			ways = append(ways, way, schedule.Edge{From: b, To: a})
+		edge := schedule.Edge{From: a, To: b}
+		if ids[a] != "" && ids[b] != "" && ids[a] != ids[b] && !slices.Contains(edges, edge) {
+			edges = append(edges, edge, schedule.Edge{From: b, To: a})
 		}
 	}
 	count, _ := p.cfg.replicas()
@@ -44,17 +44,17 @@ func (p *Pipe) ways(ids map[int]string) (ways []schedule.Edge) {
 				ties := func(t tie) bool { return t.from.stage == from }
 				if p.cfg.Ranks[from] != p.cfg.Ranks[to] && (from == to-1 ||
 					slices.ContainsFunc(later.skips, skips) || slices.ContainsFunc(later.ties, ties)) {
-					join(p.end(k, s.worker), p.end(k, later.worker))
+					join(p.endOf(k, s.worker), p.endOf(k, later.worker))
 				}
 			}
 		}
 		for w := range p.workers {
 			if k > 0 {
-				join(p.end(k-1, w), p.end(k, w))
+				join(p.endOf(k-1, w), p.endOf(k, w))
 			}
 		}
 	}
-	return ways
+	return edges
 }
 
 // connect opens the ways to GPUs of other processes. An error fails the group.
@@ -66,33 +66,33 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 	for _, of := range gpus {
 		maps.Copy(ids, of)
 	}
-	ways := p.ways(ids)
-	if len(ways) == 0 {
+	edges := p.gpuEdges(ids)
+	if len(edges) == 0 {
 		return nil
 	}
 	here := map[int]link.End{}
 	for _, w := range p.mine {
 		own := p.workers[w].device
-		here[p.end(p.replica, w)] = link.End{Device: own,
+		here[p.endOf(p.replica, w)] = link.End{Device: own,
 			Copies: func() stream.Stream { return p.gpus.copies(own) }}
 	}
-	d, err := link.Connect(p.gpus.comms(), ways, here, p.cfg.Group.Failed(),
-		func(err error) { _ = p.lost(err) },
+	d, err := link.Connect(p.gpus.comms(), edges, here, p.cfg.Group.Failed(),
+		func(err error) { _ = p.failGroup(err) },
 		func(own []link.NamedID, failed error) ([][]link.NamedID, error) {
 			return meet(context.Background(), p, "the ways between GPUs", own, failed)
 		})
 	if p.direct = d; err != nil {
-		return p.lost(err)
+		return p.failGroup(err)
 	}
 	var ends []int
 	for _, s := range p.stages {
-		ends = append(ends, p.end(p.replica, s.worker))
+		ends = append(ends, p.endOf(p.replica, s.worker))
 	}
 	p.remote.SetDirect(d, ends)
-	for i, l := range p.between {
+	for i, l := range p.replicaLinks {
 		var ends []int
 		for k := range p.cfg.Replicas {
-			ends = append(ends, p.end(k, p.stages[i].worker))
+			ends = append(ends, p.endOf(k, p.stages[i].worker))
 		}
 		l.SetDirect(d, ends)
 	}

@@ -21,13 +21,13 @@
 //	1W2      then computes the gradients of parameters        graph, inputs, outputs
 //	1B2>0    sends the gradients for stage 0
 //
-// The lists are a program: of a schedule (Config.Schedule), such as GPipe or 1F1B, or any other
-// that schedule.Check passes. Stages on one device share a worker, which interleaves their actions
-// in the program's order.
+// The lists of all workers are a program. It comes from a schedule (Config.Schedule), such as GPipe
+// or 1F1B, or is any other program that passes schedule.Check. Stages on one device share a worker,
+// which interleaves their actions in the program's order.
 //
 // A skip connection (nn.Ctx.Stash) may cross any number of stages. A parameter that modules on
-// several stages share (nn.Base.Share) lives on the first of these stages. The others work on
-// replicas, which every run first makes equal to it.
+// several stages share (nn.Base.Share) lives on the first of these stages. The others have a
+// replica of it. Every run first copies the parameter to the replicas.
 //
 // The autograd graph is cut between stages, so the backward of a stage is an ordinary call on its
 // worker.
@@ -35,5 +35,5 @@
 // Results for the same number of micro-batches and threads do not depend on balance, schedule,
 // policy and number of stages, to the bit. Every stage goes backward in ascending order of
 // micro-batches. Random numbers depend on seed, step, micro-batch and layer name. Outputs of layers
-// and gradients of inputs are contiguous, with or without a cut: nn.Ctx copies others.
+// and gradients of inputs are dense, with or without a cut: nn.Ctx copies tensors with gaps.
 package pipe

@@ -18,25 +18,25 @@ import (
 
 // pass is one execution of a part of a program by all workers of this process at once.
 type pass struct {
-	graph   *program
-	ctx     context.Context
-	parcels []int64       // by receive: the memory that its parcel alone holds
-	done    []atomic.Bool // by action; written under mu, so that a waiter under mu misses nothing
-	failed  atomic.Bool
-	mu      sync.Mutex
-	moved   *sync.Cond
-	err     error         // the first failure; guarded by mu, and final when the pass is over
-	running int           // workers; guarded by mu
-	over    chan struct{} // closed when no worker is running
-	undo    []func()      // by worker, in training
-	cores   int64
-	record  bool
-	begun   time.Time
-	events  [][]schedule.Event // by worker, when recording
+	program     *program
+	ctx         context.Context
+	parcelBytes []int64       // by receive: bytes of its parcel that nothing else holds
+	done        []atomic.Bool // by action; written under mu, so that a waiter under mu misses nothing
+	failed      atomic.Bool
+	mu          sync.Mutex
+	progress    *sync.Cond    // an action has ended, or the pass has failed
+	err         error         // the first failure; guarded by mu, and final when the pass is over
+	running     int           // number of workers that have not left; guarded by mu
+	ended       chan struct{} // closed when no worker is running
+	undo        []func()      // by worker, in training
+	cores       int64         // that Go uses
+	record      bool
+	start       time.Time
+	events      [][]schedule.Event // by worker, when recording
 }
 
-// execute performs a part of the plan's program within a call that was entered. It returns the
-// first failure when every worker has ended. It undoes a training run that fails.
+// execute performs a part of the plan's program, after enter. It returns the first failure when
+// every worker has ended. It undoes a training run that fails.
 func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, error) {
 	p := r.p
 	if err := ctx.Err(); err != nil {
@@ -52,11 +52,11 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 		}
 	}
 	n := len(g.Actions)
-	r.pass = &pass{graph: g, ctx: ctx, done: make([]atomic.Bool, n), parcels: make([]int64, n),
-		running: len(p.mine), over: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)),
-		undo: make([]func(), len(p.workers)), record: record, begun: time.Now(),
+	r.pass = &pass{program: g, ctx: ctx, done: make([]atomic.Bool, n), parcelBytes: make([]int64, n),
+		running: len(p.mine), ended: make(chan struct{}), cores: int64(runtime.GOMAXPROCS(0)),
+		undo: make([]func(), len(p.workers)), record: record, start: time.Now(),
 		events: make([][]schedule.Event, len(p.workers))}
-	r.moved = sync.NewCond(&r.mu)
+	r.progress = sync.NewCond(&r.mu)
 	busy := int64(len(p.mine) * p.cfg.Threads)
 	runningThreads.Add(busy)
 	defer runningThreads.Add(-busy)
@@ -64,18 +64,18 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	p.submit.Lock()
 	undo := r.countStep()
 	wait := p.start(func(worker int, c *torch.Ctx) {
-		defer r.leave(now, worker)
+		defer r.leavePass(now, worker)
 		r.work(worker, c)
 	})
 	p.submit.Unlock()
 	var watcher sync.WaitGroup
 	watcher.Go(r.watch)
-	<-r.over
+	<-r.ended
 	watcher.Wait() // the watcher may abort the link
 	if r.err != nil {
 		wait()
 		undo()
-		return nil, p.lost(r.err)
+		return nil, p.failGroup(r.err)
 	}
 	if !record {
 		return nil, nil
@@ -84,12 +84,12 @@ func (r *run) execute(ctx context.Context, g *program) (*schedule.Timeline, erro
 	if err != nil {
 		return nil, err
 	}
-	events := slices.Concat(ofMine(p.cfg, recorded)...)
+	events := slices.Concat(ofReplica(p.cfg, recorded)...)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return a.Worker - b.Worker })
 	return &schedule.Timeline{Workers: len(p.workers), Events: events}, nil
 }
 
-func (r *run) here(worker int) bool { return r.p.workers[worker] != nil }
+func (r *run) workerHere(worker int) bool { return r.p.workers[worker] != nil }
 
 // watch fails the pass when its context ends, or when the group fails.
 func (r *run) watch() {
@@ -102,13 +102,13 @@ func (r *run) watch() {
 		r.fail(r.ctx.Err())
 	case <-failed:
 		r.fail(nil)
-	case <-r.over:
+	case <-r.ended:
 	}
 }
 
 // work performs a worker's actions in order. After a failure anywhere no action starts.
 func (r *run) work(worker int, c *torch.Ctx) {
-	w, g, end := r.p.workers[worker], r.graph, r.graph.First[worker+1]
+	w, g, end := r.p.workers[worker], r.program, r.program.First[worker+1]
 	hold, ledger := r.p.hold, r.ledger(worker)
 	var current schedule.Action
 	finished, ending := false, ""
@@ -125,10 +125,10 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		} else {
 			r.failAt(current, r.layer(current, err), err)
 		}
-		_ = torch.Try(w.leave) // the failure is known
+		_ = torch.Try(w.drain) // the failure is known
 	}()
 	engine.OwnPeak(c.Device()) // begins the peak of the pass
-	base, begun := engine.Now(c), time.Since(r.begun)
+	base, begun := engine.Now(c), time.Since(r.start)
 	marks := []engine.Moment{base} // beginnings and ends of actions, which a GPU tells at the end
 	mark := func() {
 		if r.record {
@@ -143,12 +143,10 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	if r.training {
 		r.undo[worker] = r.remember(worker)
 	}
-	if r.receivesAhead() {
-		for _, send := range g.expected[worker] {
-			current = send.Matching()
-			if err := r.linkOf(send).Expect(c, send); err != nil {
+	for at := g.First[worker]; at < end && r.receivesAhead() && !r.failed.Load(); at++ {
+		if current = g.Actions[at]; current.Kind.Receive() {
+			if err := r.linkOf(current).Expect(c, current.Matching()); err != nil {
 				r.failAt(current, "", err)
-				break
 			}
 		}
 	}
@@ -184,7 +182,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		r.p.devices.raise(worker, max(ledger.most, engine.OwnPeak(w.device)))
 	}
 	ending = fmt.Sprintf("the work of %v", c.Device())
-	w.leave()
+	w.drain()
 	for i := range r.events[worker] {
 		e := &r.events[worker][i]
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
@@ -197,16 +195,16 @@ func (r *run) work(worker int, c *torch.Ctx) {
 
 // await waits for the dependencies of an action. It returns false if the pass has failed.
 func (r *run) await(id int) bool {
-	g, current := r.graph, r.graph.Actions[id]
-	for _, dep := range g.Cross[id] {
-		if send := g.Actions[dep]; r.here(g.Worker[dep]) &&
+	g, current := r.program, r.program.Actions[id]
+	for _, dep := range g.Deps[id] {
+		if send := g.Actions[dep]; g.Worker[dep] != g.Worker[id] && r.workerHere(g.Worker[dep]) &&
 			(!current.Kind.Receive() || current.Matching() != send || !r.linkOf(send).Meets(send)) {
-			r.wait(dep)
+			r.waitFor(dep)
 		}
 	}
 	for _, send := range g.settled[id] {
-		if receive, _ := g.IndexOf(send.Matching()); r.here(g.Worker[receive]) {
-			r.wait(receive)
+		if receive, _ := g.IndexOf(send.Matching()); r.workerHere(g.Worker[receive]) {
+			r.waitFor(receive)
 		} else if err := r.linkOf(send).Settle(send); err != nil {
 			r.failAt(send, "", err)
 		}
@@ -224,32 +222,32 @@ func (r *run) receivesAhead() bool {
 		(r.plan == nil || r.plan.plan.Program.Capacity != schedule.Meet)
 }
 
-// leave ends a worker's part. When the last worker leaves, the result of the pass is final: a
+// leavePass ends a worker's part. When the last worker leaves, the result of the pass is final: a
 // context that ends later does not fail it. In training each worker waits for all, and undoes a
 // failed run.
-func (r *run) leave(x *pass, worker int) {
+func (r *run) leavePass(x *pass, worker int) {
 	x.mu.Lock()
 	if x.running--; x.running == 0 {
-		close(x.over)
+		close(x.ended)
 	}
 	x.mu.Unlock()
 	if !r.training {
 		return
 	}
-	if <-x.over; x.err != nil && x.undo[worker] != nil {
+	if <-x.ended; x.err != nil && x.undo[worker] != nil {
 		x.undo[worker]()
-		_ = torch.Try(r.p.workers[worker].leave)
+		_ = torch.Try(r.p.workers[worker].drain)
 	}
 }
 
-// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a thread
-// on an idle core takes about as long. So a wait takes at most twice the least time.
+// spinTime is how long a waiter polls before it sleeps, if each thread has a core. Waking a
+// sleeping thread takes about as long. So a wait takes at most twice as long as it must.
 const spinTime = time.Millisecond
 
 // runningThreads counts the intra-op threads of all runs of this process.
 var runningThreads atomic.Int64
 
-func (r *run) wait(id int) {
+func (r *run) waitFor(id int) {
 	for began := time.Now(); runningThreads.Load() <= r.cores && time.Since(began) < spinTime; {
 		if r.done[id].Load() || r.failed.Load() {
 			return
@@ -258,7 +256,7 @@ func (r *run) wait(id int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for !r.done[id].Load() && !r.failed.Load() {
-		r.moved.Wait()
+		r.progress.Wait()
 	}
 }
 
@@ -266,7 +264,7 @@ func (r *run) finish(id int) {
 	r.mu.Lock()
 	r.done[id].Store(true)
 	r.mu.Unlock()
-	r.moved.Broadcast()
+	r.progress.Broadcast()
 }
 
 func (r *run) failAt(a schedule.Action, layer string, err error) {
@@ -286,9 +284,9 @@ func (r *run) fail(err error) {
 		r.failed.Store(true)
 	}
 	r.mu.Unlock()
-	r.moved.Broadcast()
+	r.progress.Broadcast()
 	if first {
-		_ = r.p.lost(err)
+		_ = r.p.failGroup(err)
 	}
 }
 

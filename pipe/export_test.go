@@ -21,7 +21,7 @@ func (p *Pipe) Hold(f func(worker, action int)) {
 func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Stream,
 	copies func(from, to int) stream.Stream) {
 	for _, i := range p.mine {
-		p.workers[i].stream, p.workers[i].given = own(i), given
+		p.workers[i].stream, p.workers[i].caller = own(i), given
 	}
 	p.copies.open = copies
 }
@@ -31,7 +31,7 @@ func (p *Pipe) SetStreams(own func(worker int) stream.Stream, given stream.Strea
 func (p *Pipe) WrapStreams(wrap func(stream.Stream) stream.Stream, given stream.Stream) (undo func()) {
 	own, copies := map[int]stream.Stream{}, map[[2]int]stream.Stream{}
 	for i, w := range p.workers {
-		own[i], w.stream, w.given = w.stream, wrap(w.stream), given
+		own[i], w.stream, w.caller = w.stream, wrap(w.stream), given
 	}
 	p.copies.open = func(from, to int) stream.Stream {
 		s := engine.NewStream(p.workers[from].device)
@@ -40,8 +40,8 @@ func (p *Pipe) WrapStreams(wrap func(stream.Stream) stream.Stream, given stream.
 	}
 	return func() {
 		for i, w := range p.workers {
-			w.stream, w.given = own[i], nil
-			w.leave()
+			w.stream, w.caller = own[i], engine.DefaultStream(w.device)
+			w.drain()
 		}
 		for _, s := range copies {
 			stream.End(stream.Host{}, s)
@@ -87,7 +87,7 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
 		return last.Program, nil
 	}
-	found, err := p.countsOnlyPlan(microBatches)
+	found, err := p.unmeasuredPlan(microBatches)
 	if err != nil {
 		return nil, err
 	}

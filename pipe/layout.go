@@ -21,11 +21,11 @@ import (
 
 // stageSkip is a skip on the stage that stashes it, or on a stage that pops it.
 type stageSkip struct {
-	from  location   // on the stage that stashes it; stage -1 if it is stashed here
+	from  location   // of the skip on the stage that stashes it; stage -1 on that stage itself
 	place int        // index among the skips that the stage stashes, or receives
 	stash int        // the layer that stashes it
 	pops  int        // how often this stage pops it
-	to    []location // on the stages that pop it, in ascending order
+	to    []location // of the skip on the stages that pop it, in ascending order
 }
 
 type location struct{ stage, index int } // the index is in the stage's skips or ties
@@ -86,7 +86,7 @@ func (s stageSkip) received() bool { return s.from.stage >= 0 }
 // first stage; the others have a replica.
 type tie struct {
 	handles  []*nn.Param // of the stage's layers, in the order of the model
-	from, to location    // the ties on the stages before and after that use it; stage -1 if none does
+	from, to location    // of the parameter's previous and next tie; stage -1 if there is none
 }
 
 // received reports whether the parameter lives on an earlier stage.
@@ -103,7 +103,8 @@ func (p *Pipe) home(t tie) (stage *Stage, first tie) {
 	return stage, first
 }
 
-// checkOwner refuses a model whose handles are on another pipe's replicas, which take the gradients.
+// checkOwner refuses a model whose handles point to replicas of another pipe: the gradients would
+// go there.
 func (p *Pipe) checkOwner() error {
 	for _, s := range p.stages {
 		for _, t := range s.ties {
@@ -116,7 +117,7 @@ func (p *Pipe) checkOwner() error {
 	return nil
 }
 
-// replicate gives the stage's handles on parameters of other stages a replica.
+// replicate makes the stage's replicas of parameters that live on other stages.
 func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 	s := p.stages[stage]
 	for _, t := range s.ties {

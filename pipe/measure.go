@@ -39,7 +39,7 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 	}
 	defer release()
 	err = p.exclusively(func(c *torch.Ctx) (err error) {
-		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change buffers although Recomputing is set
+		defer nn.CopyBuffers(nn.Buffers(p.model))() // some layers change them even when they recompute
 		var workers []int
 		for _, s := range p.stages {
 			workers = append(workers, s.worker)
@@ -64,7 +64,7 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 			MicroBatches: len(r.parts), Seed: p.cfg.Seed, Extras: r.batch.Extras, Autocast: p.cfg.Autocast,
 			Balance: p.cfg.Balance, Workers: workers, Loss: r.loss, Target: part(r.batch.Target, 0),
 			LossUnit: true, InputGrad: r.inputGrad, DeferredBatchNorm: p.cfg.DeferredBatchNorm && r.training,
-			Split: p.problem(len(r.parts)).Splits(), LiftLimit: true,
+			Split: p.unmeasuredProblem(len(r.parts)).Splits(), LiftLimit: true,
 		}
 		if last := len(r.parts) - 1; r.fullMicroBatches() <= last {
 			config.Fewer, config.FewerTarget = part(r.batch.Input, last), part(r.batch.Target, last)
@@ -127,8 +127,8 @@ func (p *Pipe) measuringDevice(kind torch.Kind) (d torch.Device, release func(),
 	return d, func() {}, err
 }
 
-// problem is the part of a step's planning problem that is known without measuring.
-func (p *Pipe) problem(microBatches int) plan.Problem {
+// unmeasuredProblem is a step's planning problem without costs and memory.
+func (p *Pipe) unmeasuredProblem(microBatches int) plan.Problem {
 	out := plan.Problem{MicroBatches: microBatches, Schedule: p.cfg.Schedule}
 	out.Skips, out.Ties = crossings(p.stages)
 	for _, name := range p.cfg.DeviceNames() {
@@ -144,7 +144,7 @@ func (p *Pipe) problem(microBatches int) plan.Problem {
 // problem is the planning problem of a step with this batch, for the memory that is available now.
 func (r *run) problem(chains []profile.Chain) plan.Problem {
 	p := r.p
-	out := p.problem(len(r.parts))
+	out := p.unmeasuredProblem(len(r.parts))
 	for i, s := range p.stages {
 		if p.cfg.policies[i] != Optimal {
 			continue
@@ -157,24 +157,12 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 			fewer := costs(*c.Fewer)
 			out.Stages[i].Fewer, out.Larger = &fewer, r.fullMicroBatches()
 		}
-		memory := plan.Memory{Unplaced: given.Unplaced, Gradients: given.Gradients, State: given.State,
-			BatchInput: i == 0}
-		if i == 0 {
-			memory.InputHasGradient = given.InputGradient
-			for _, v := range r.batch.Input {
-				if r.inputGrad && v.Tensor.RequiresGrad() {
-					memory.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
-				}
-			}
-		}
-		if p.between != nil {
-			memory.Reduction = s.reduction()
-		}
+		memory := given.Memory
 		if r.loss == nil && r.last(i) {
 			// the outputs of the whole batch, and those of the micro-batches, later the gradients
-			memory.Outputs = 2 * int64(len(r.parts)) * c.Gives
+			memory.Outputs = 2 * int64(len(r.parts)) * c.OutputTuple
 			if r.batch.Within != nil {
-				memory.Outputs = c.Gives + cmp.Or(r.batch.LossBytes, 4*c.Gives)
+				memory.Outputs = c.OutputTuple + cmp.Or(r.batch.LossBytes, 4*c.OutputTuple)
 			}
 		}
 		out.Stages[i].Memory = memory
@@ -184,11 +172,8 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 
 // available is the memory that a stage has.
 type available struct {
-	Live, Limit   int64 // of the device
-	Unplaced      int64
-	Gradients     bool  // all gradients of parameters exist
-	InputGradient bool  // all wanted gradients of inputs exist
-	State         int64 // of the optimizer, still to be allocated
+	Live, Limit int64 // of the device
+	plan.Memory       // without Outputs
 }
 
 // min is the memory that two replicas both have. The zero value is unlimited.
@@ -198,7 +183,8 @@ func (a available) min(b available) available {
 	}
 	a.Limit = plan.LowerLimit(a.Limit, b.Limit)
 	a.Live, a.Unplaced, a.State = max(a.Live, b.Live), max(a.Unplaced, b.Unplaced), max(a.State, b.State)
-	a.Gradients, a.InputGradient = a.Gradients && b.Gradients, a.InputGradient && b.InputGradient
+	a.Gradients = a.Gradients && b.Gradients
+	a.InputHasGradient = a.InputHasGradient && b.InputHasGradient
 	return a
 }
 
@@ -208,15 +194,21 @@ func (r *run) availableOf(stage int) available {
 		return available{}
 	}
 	m := s.Device.Memory()
-	out := available{Live: m.Live, Limit: plan.LowerLimit(m.Limit, p.cfg.Budget[stage]),
-		Unplaced:  p.Unplaced(stage),
-		Gradients: !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })}
+	out := available{m.Live, plan.LowerLimit(m.Limit, p.cfg.Budget[stage]), plan.Memory{
+		Unplaced: p.Unplaced(stage), BatchInput: stage == 0, InputHasGradient: stage == 0,
+		Gradients: !slices.ContainsFunc(s.Params(), func(p nn.NamedParam) bool { return !hasGrad(p) })}}
 	if o := p.cfg.Optimizer; o != nil {
 		out.State = o.Need(s.Params()).State
 	}
-	out.InputGradient = stage == 0 && !slices.ContainsFunc(r.batch.Input, func(v Value) bool {
-		return r.inputGrad && v.Tensor.RequiresGrad() && !v.Tensor.HasGrad()
-	})
+	if p.replicaLinks != nil {
+		out.Reduction = s.reduction()
+	}
+	for _, v := range r.batch.Input {
+		if stage == 0 && r.inputGrad && v.Tensor.RequiresGrad() {
+			out.InputGradient += v.Tensor.Numel() * v.Tensor.DType().Size()
+			out.InputHasGradient = out.InputHasGradient && v.Tensor.HasGrad()
+		}
+	}
 	// earlier batches of the update will leave gradients
 	if r.batch.FirstMicroBatch > 0 && !slices.ContainsFunc(s.trained, hasGrad) {
 		for _, q := range s.trained {

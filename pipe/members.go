@@ -42,8 +42,9 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 	return out, nil
 }
 
-// lost fails the group, in which others may wait. It returns the error of the first that failed.
-func (p *Pipe) lost(err error) error {
+// failGroup fails the group, in which other processes may wait for this one. It returns the first
+// failure of the group. Without an error or a group it does nothing and returns err.
+func (p *Pipe) failGroup(err error) error {
 	g := p.cfg.Group
 	if err == nil || g == nil {
 		return err
@@ -66,7 +67,7 @@ func (p *Pipe) lost(err error) error {
 // linkOf is the link between the two stages of a send or receive.
 func (r *run) linkOf(send schedule.Action) link.Link {
 	if r.p.stages[send.Stage].Here && r.p.stages[send.Peer].Here {
-		return r.within
+		return r.localLink
 	}
-	return r.between
+	return r.remoteLink
 }

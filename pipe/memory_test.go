@@ -436,7 +436,7 @@ func stuck(g *schedule.Graph, worker, before int) []int {
 		moved = false
 		for w := range next {
 			for next[w] < g.First[w+1] && !(w == worker && next[w] >= before) &&
-				!slices.ContainsFunc(g.Cross[next[w]], func(dep int) bool { return !done[dep] }) {
+				!slices.ContainsFunc(g.Deps[next[w]], func(dep int) bool { return !done[dep] }) {
 				done[next[w]] = true
 				next[w]++
 				moved = true

@@ -19,8 +19,8 @@ import (
 // model owns its parameters; free them with nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call
-// on their own pipe that needs the workers fails with ErrNested. By way of another pipe or
-// goroutine it blocks for ever.
+// on their own pipe that needs the workers fails with ErrNested. Through another goroutine or
+// another pipe the call blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between
 // runs. The next run plans anew.
@@ -39,32 +39,33 @@ type Pipe struct {
 	workers      []*worker      // nil for a device of another process
 	mine         []int          // the workers of this process
 	remote       *link.Remote   // between the processes of the replica
-	between      []*link.Remote // by stage: between the replicas; nil for one replica
+	replicaLinks []*link.Remote // by stage: between the replicas; nil for one replica
 	direct       *link.Direct   // to GPUs of other processes; nil if NCCL reaches none
 	gpus         gpus
 	replica      int // of this process
 
-	record   atomic.Bool
-	open     sync.WaitGroup // calls that were entered
-	jobs     atomic.Int32   // of workers, that have not ended
-	stop     sync.Once
-	submit   sync.Mutex // held while a run gives its jobs to all workers
-	closed   bool       // guarded by submit
-	steps    int64      // number of the next step; guarded by submit
-	plans    plans
-	modesMu  sync.Mutex
-	modes    []bool // at the last run
-	unlimit  []func()
-	placed   atomic.Bool
-	unsummed atomic.Bool // each replica has its own gradients
-	devices  devices
-	hold     func(worker, action int)           // delays workers in tests
-	newLink  func(failed func() bool) link.Link // between the stages of this process, for a mini-batch
-	copies   copyStreams
-	spare    sync.Pool // empty [][]microBatch, by stage and micro-batch
+	record        atomic.Bool
+	calls         sync.WaitGroup // calls that were entered
+	jobs          atomic.Int32   // number of jobs that have not ended
+	closeOnce     sync.Once
+	submit        sync.Mutex // held while a run gives its jobs to all workers
+	closed        bool       // guarded by submit
+	steps         int64      // number of the next step; guarded by submit
+	plans         plans
+	modesMu       sync.Mutex
+	modes         []bool   // at the last run
+	restoreLimits []func() // of devices
+	placed        atomic.Bool
+	unsummed      atomic.Bool // each replica has its own gradients
+	devices       devices
+	hold          func(worker, action int)           // delays workers in tests
+	newLink       func(failed func() bool) link.Link // between the stages of this process, for a mini-batch
+	copies        copyStreams
+	statePool     sync.Pool // empty [][]microBatch, by stage and micro-batch
 }
 
-// membersDevices has the rank of the member in this process that uses a device, with its account.
+// membersDevices maps a device to the rank of the member that uses it. Members in one process need
+// different devices, as a device has one memory account.
 var membersDevices sync.Map
 
 func (p *Pipe) startWorkers() error {
@@ -122,8 +123,8 @@ func (p *Pipe) Close() error {
 	p.submit.Lock()
 	p.closed = true
 	p.submit.Unlock()
-	p.stop.Do(func() {
-		p.open.Wait()
+	p.closeOnce.Do(func() {
+		p.calls.Wait()
 		if p.direct != nil {
 			p.direct.Close()
 		}
@@ -137,15 +138,15 @@ func (p *Pipe) Close() error {
 		for _, s := range p.stages {
 			s.forget()
 		}
-		for _, undo := range p.unlimit {
+		for _, undo := range p.restoreLimits {
 			undo()
 		}
 	})
 	return nil
 }
 
-// start gives every worker of this process its job, within a call that was entered. submit must be
-// held. wait waits for all jobs.
+// start gives every worker of this process a job, after enter. submit must be held. wait waits for
+// all jobs.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
@@ -154,7 +155,7 @@ func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 		p.workers[i].jobs <- func(c *torch.Ctx) {
 			defer all.Done()
 			defer p.jobs.Add(-1)
-			p.workers[i].begin()
+			p.workers[i].awaitCaller()
 			job(i, c)
 		}
 	}
@@ -167,7 +168,7 @@ func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []e
 	errs := make([]error, len(p.workers))
 	all := p.start(func(worker int, c *torch.Ctx) {
 		w := p.workers[worker]
-		defer func() { _ = torch.Try(w.leave) }() // after a failure the next operator fails as well
+		defer func() { _ = torch.Try(w.drain) }() // after a failure the next operator fails as well
 		engine.OwnPeak(w.device)
 		defer func() { p.devices.raise(worker, engine.OwnPeak(w.device)) }()
 		errs[worker] = recovered(c, func() error { return f(worker, c) })
@@ -175,7 +176,7 @@ func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []e
 	return func() []error { all(); return errs }
 }
 
-// onWorkers is do, with its wait, within a call that was entered.
+// onWorkers runs f on every worker of this process and waits, after enter.
 func (p *Pipe) onWorkers(f func(worker int, c *torch.Ctx) error) []error {
 	p.submit.Lock()
 	wait := p.do(f)
@@ -200,7 +201,7 @@ func (p *Pipe) OnStages(ctx context.Context, f func(stage int, c *torch.Ctx) err
 	return p.onStages(f)
 }
 
-// onStages is OnStages within a call that was entered.
+// onStages is OnStages after enter.
 func (p *Pipe) onStages(f func(stage int, c *torch.Ctx) error) error {
 	return errors.Join(p.onWorkers(func(worker int, c *torch.Ctx) error {
 		var errs []error
@@ -268,7 +269,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 	}
 	for i, s := range p.stages {
 		if cfg.policies[i] == Optimal && s.Here && cfg.Budget[i] > 0 {
-			p.unlimit = append(p.unlimit, engine.Restrict(s.Device, cfg.Budget[i]))
+			p.restoreLimits = append(p.restoreLimits, engine.Restrict(s.Device, cfg.Budget[i]))
 		}
 	}
 	return p, nil
@@ -386,11 +387,3 @@ type memoryError struct{ *plan.MemoryError }
 func (e memoryError) Unwrap() error { return e.MemoryError }
 
 func (e memoryError) Is(target error) bool { return target == torch.ErrOutOfMemory }
-
-func notEnough(err error) error {
-	var short *plan.MemoryError
-	if errors.As(err, &short) {
-		return memoryError{short}
-	}
-	return fmt.Errorf("pipe: planning what to recompute: %w", err)
-}

@@ -69,8 +69,8 @@ func parseDevice(name string) (d torch.Device, rank int, err error) {
 	return d, rank, err
 }
 
-// DefaultRanks are the ranks of stages if Config.Ranks is nil. They split the distinct devices evenly
-// over size processes, or the stages, if the devices are fewer.
+// DefaultRanks are the ranks of stages if Config.Ranks is nil. The distinct devices are divided
+// evenly among size processes. If devices are fewer than processes, the stages are divided.
 func DefaultRanks(devices []torch.Device, size int) []int {
 	worker, distinct := Config{Devices: devices}.workers()
 	ranks := make([]int, len(devices))
@@ -82,7 +82,7 @@ func DefaultRanks(devices []torch.Device, size int) []int {
 	return ranks
 }
 
-func (cfg Config) here(stage int) bool {
+func (cfg Config) isHere(stage int) bool {
 	if cfg.Group == nil {
 		return true
 	}
@@ -90,16 +90,17 @@ func (cfg Config) here(stage int) bool {
 	return cfg.rank(stage, replica) == cfg.Group.Rank()
 }
 
-// deviceHere is Stage.Device. For the device of another process it is the CPU device of the same
-// name. If this process uses the name itself, or it is a GPU's, it is a CPU device without stages.
-func (cfg Config) deviceHere(stage int) torch.Device {
+// localDevice is Stage.Device. A CPU device of another process is represented by the device of the
+// same name. If a stage here uses that device, or it is a GPU, a CPU device without stages
+// represents it.
+func (cfg Config) localDevice(stage int) torch.Device {
 	device := cfg.Devices[stage]
-	if cfg.here(stage) {
+	if cfg.isHere(stage) {
 		return device
 	}
 	used := device.Kind != torch.KindCPU
 	for i, d := range cfg.Devices {
-		used = used || d == device && cfg.here(i)
+		used = used || d == device && cfg.isHere(i)
 	}
 	for i := torch.MaxCPU - 1; used && i >= 0; i-- {
 		if d := torch.CPU(i); !slices.Contains(cfg.Devices, d) {

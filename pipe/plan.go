@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -20,12 +21,7 @@ import (
 
 // Plan is the plan of the last Step or Forward, with predictions for the memory that was available;
 // nil before the first. The caller must not change it.
-func (p *Pipe) Plan() *plan.Plan {
-	if last := p.plans.last.Load(); last != nil {
-		return last.plan
-	}
-	return nil
-}
+func (p *Pipe) Plan() *plan.Plan { return p.plans.last.Load() }
 
 // PlanFor returns the plan for a Step with such a batch and loss, which Step would make otherwise.
 // A nil loss plans for Forward. Measuring for a new plan blocks other runs. A *plan.MemoryError
@@ -45,7 +41,6 @@ func (p *Pipe) PlanFor(ctx context.Context, b Batch, loss nn.Loss) (*plan.Plan, 
 	return p.Plan(), nil
 }
 
-// findPlan finds or makes the plan of a training run.
 func (r *run) findPlan(ctx context.Context) (err error) {
 	p := r.p
 	if err := p.checkNoSummedGrads(); err != nil {
@@ -57,12 +52,12 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 	case p.optimal():
 		r.plan, err = r.optimalPlan(ctx)
 	default:
-		r.plan, err = p.countsOnlyPlan(len(r.parts))
+		r.plan, err = p.unmeasuredPlan(len(r.parts))
 	}
 	if err != nil {
 		return err
 	}
-	p.plans.last.Store(r.plan)
+	p.plans.last.Store(r.plan.plan)
 	r.open(r.plan)
 	return nil
 }
@@ -70,19 +65,15 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 // configPlan is Config.Plan for the batch's number of micro-batches.
 func (r *run) configPlan() (*prepared, error) {
 	p, n := r.p, len(r.parts)
-	if most := p.cfg.Plan.MicroBatches(); n > most {
-		return nil, fmt.Errorf("pipe: %d micro-batches, and Config.Plan is for %d; set Chunks to %[2]d", n,
-			most)
-	}
 	return p.plans.find(fmt.Sprint("given ", n, r.loss == nil),
 		func() (*prepared, error) { return p.prepare(p.cfg.Plan.Fewer(n), r.loss != nil, r.inputGrad) })
 }
 
-// countsOnlyPlan is a plan without a measurement. Stages with the policy Optimal recompute nothing,
-// and senders wait for receivers: no memory is planned for parcels.
-func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
+// unmeasuredPlan returns a plan without costs. Stages with the policy Optimal recompute nothing.
+// Their senders wait for receivers, as no memory is planned for parcels that wait.
+func (p *Pipe) unmeasuredPlan(microBatches int) (*prepared, error) {
 	return p.plans.find(fmt.Sprint("counts ", microBatches), func() (*prepared, error) {
-		problem := p.problem(microBatches)
+		problem := p.unmeasuredProblem(microBatches)
 		problem.Meet = p.optimal()
 		for i := range problem.Stages {
 			if s := &problem.Stages[i]; s.Policy == plan.Optimal {
@@ -97,8 +88,9 @@ func (p *Pipe) countsOnlyPlan(microBatches int) (*prepared, error) {
 	})
 }
 
-// optimalPlan is the plan for this batch within the available memory. Process 0 makes it for all.
-// They make the same calls and know the memory of all stages, so if one has a plan, all have it.
+// optimalPlan returns the plan for this batch and the available memory. Process 0 makes it for all
+// processes. If one of them has it already, all have it: they make the same calls, and know the
+// memory of all stages.
 func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	p := r.p
 	p.plans.mu.Lock()
@@ -112,27 +104,21 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 		return old, nil
 	}
 	var found *prepared
-	var err error
-	if p.cfg.Group == nil {
-		found, err = r.solve(ctx, old)
-	} else {
-		var text string
-		text, err = group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", func() (string, error) {
-			own, err := r.solve(ctx, old)
-			if found = own; err != nil {
-				return "", err
-			}
-			return own.plan.String(), nil
-		})
-		if err == nil && found == nil {
-			var given *plan.Plan
-			if given, err = plan.Parse(text); err != nil {
-				return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
-			}
-			// a replica with fewer micro-batches has none with more rows
-			given = given.Fewer(min(len(r.parts), given.MicroBatches()))
-			found, err = p.prepare(given, r.loss != nil, r.inputGrad)
+	solve := func() (text string, err error) {
+		if found, err = r.solve(ctx, old); err != nil || p.cfg.Group == nil {
+			return "", err
 		}
+		return found.plan.String(), nil
+	}
+	text, err := group.FromFirst(ctx, p.cfg.Group, "pipe: the plan of a step", solve)
+	if err == nil && found == nil {
+		var given *plan.Plan
+		if given, err = plan.Parse(text); err != nil {
+			return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
+		}
+		// A replica with fewer micro-batches has none with more rows.
+		given = given.Fewer(min(len(r.parts), given.MicroBatches()))
+		found, err = p.prepare(given, r.loss != nil, r.inputGrad)
 	}
 	if err != nil {
 		return nil, err
@@ -189,15 +175,19 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 	problem := r.problem(chains)
 	if old != nil {
 		if fits := old.plan.Refit(problem); fits != nil {
-			again := *old
-			again.plan = fits
-			return &again, nil
+			refitted := *old
+			refitted.plan = fits
+			return &refitted, nil
 		}
 	}
 	solved, err := plan.Solve(ctx, problem)
 	system.TrimProcess() // gives back the memory of measuring and solving
-	if err != nil {
-		return nil, notEnough(err)
+	var short *plan.MemoryError
+	switch {
+	case errors.As(err, &short):
+		return nil, memoryError{short}
+	case err != nil:
+		return nil, fmt.Errorf("pipe: planning what to recompute: %w", err)
 	}
 	return p.prepare(solved, r.loss != nil, r.inputGrad)
 }
@@ -222,7 +212,7 @@ func (r *run) batchKey() string {
 func (r *run) planKey() string {
 	key := fmt.Sprint(r.batchKey(), r.batch.LossBytes)
 	for _, a := range r.available {
-		key += fmt.Sprint(" ", a.Gradients, a.InputGradient)
+		key += fmt.Sprint(" ", a.Gradients, a.InputHasGradient)
 	}
 	return key
 }
@@ -233,7 +223,7 @@ type plans struct {
 	mu     sync.Mutex
 	chains map[string][]profile.Chain // by batchKey
 	all    map[string]*prepared
-	last   atomic.Pointer[prepared] // of the last Step or Forward
+	last   atomic.Pointer[plan.Plan] // of the last Step or Forward
 }
 
 // prepared is a plan that is ready to run.
@@ -253,9 +243,8 @@ var forwardOnly = operations{forward: []remat.Op{{Kind: remat.Forward}}}
 // program is a part of a plan's program that is ready to run.
 type program struct {
 	*schedule.Graph
-	latest   []int               // by id: schedule.Graph.LatestReceives
-	settled  [][]schedule.Action // by id: sends that must have been received when the action begins
-	expected [][]schedule.Action // by worker, in order: the sends that it receives
+	latest  []int               // by id: schedule.Graph.LatestReceives
+	settled [][]schedule.Action // by id: sends that must have been received when the action begins
 }
 
 func (c *plans) find(key string, make func() (*prepared, error)) (found *prepared, err error) {
@@ -273,7 +262,7 @@ func (c *plans) find(key string, make func() (*prepared, error)) (found *prepare
 func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error) {
 	out := &prepared{plan: given, segments: make([]*segment.Segment, len(given.Stages)),
 		programs: map[schedule.Phase]func() *program{}}
-	trains := inputGrad // whether a backward is for something
+	trains := inputGrad // whether backwards compute any gradient
 	for i, s := range given.Stages {
 		var list []operations
 		for _, m := range s.MicroBatches {
@@ -282,16 +271,16 @@ func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error
 			list = append(list, w)
 		}
 		out.operations = append(out.operations, list)
-		after := p.stages[i].Layers // the prologue
+		rest := p.stages[i].Layers // without the prologue, below
 		if s.Units == nil {
 			trains = true
 			continue
 		}
 		for _, n := range s.Units[:s.Prologue] {
-			after = after[min(n, len(after)):]
+			rest = rest[min(n, len(rest)):]
 		}
 		isolated := s.Prologue > 0 && len(p.routes) == 0 // no gradient goes back from here
-		trains = trains && !isolated || segment.FirstTrained(after) < len(after)
+		trains = trains && !isolated || segment.FirstTrained(rest) < len(rest)
 		var err error
 		if out.segments[i], err = p.segment(p.stages[i], loss && i == len(p.stages)-1,
 			segment.Config{Units: s.Units, InputGrad: inputGrad}); err != nil {
@@ -320,15 +309,6 @@ func newProgram(p *schedule.Program) *program {
 			g.settled[at] = append(g.settled[at], send)
 		}
 	}
-	for w := range p.Workers {
-		var sends []schedule.Action
-		for _, a := range g.Actions[g.First[w]:g.First[w+1]] {
-			if a.Kind.Receive() {
-				sends = append(sends, a.Matching())
-			}
-		}
-		g.expected = append(g.expected, sends)
-	}
 	return g
 }
 
@@ -346,7 +326,7 @@ func (p *Pipe) Chains() []profile.Chain {
 	defer p.plans.mu.Unlock()
 	var out []profile.Chain
 	for _, chains := range p.plans.chains {
-		if len(chains) > 0 && (out == nil || chains[0].Given > out[0].Given) {
+		if len(chains) > 0 && (out == nil || chains[0].InputTuple > out[0].InputTuple) {
 			out = chains
 		}
 	}

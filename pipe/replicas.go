@@ -14,8 +14,9 @@ import (
 )
 
 // Replicas of the pipeline train the same model on their own rows, with the same program. After the
-// last backward of a stage its processes sum the gradients, by a link.Ladder, one by one, so that a
-// replica holds one more than its own. Buffers, such as running statistics, come from replica 0.
+// last backward of a stage its processes sum the gradients, one after the other (link.Ladder). So a
+// replica holds one gradient of another replica at a time. Buffers, such as running statistics,
+// come from replica 0.
 
 // replicas is the number of replicas, and the index of this process's replica.
 func (cfg Config) replicas() (count, index int) {
@@ -31,7 +32,7 @@ func (p *Pipe) gpuIDs() map[int]string {
 	out := map[int]string{}
 	for _, w := range p.mine {
 		if id := p.gpus.id(p.workers[w].device); id != "" {
-			out[p.end(p.replica, w)] = id
+			out[p.endOf(p.replica, w)] = id
 		}
 	}
 	return out
@@ -43,14 +44,14 @@ func (cfg Config) rank(stage, replica int) int {
 	return replica*(cfg.Group.Size()/count) + cfg.Ranks[stage]
 }
 
-// ofMine is the part of a list by rank for this process's replica.
-func ofMine[T any](cfg Config, byRank []T) []T {
+// ofReplica is the part of a list by rank that belongs to this process's replica.
+func ofReplica[T any](cfg Config, byRank []T) []T {
 	count, index := cfg.replicas()
 	each := len(byRank) / count
 	return byRank[index*each : (index+1)*each]
 }
 
-func reducing(g schedule.Generator) schedule.Generator {
+func withReductions(g schedule.Generator) schedule.Generator {
 	return func(c schedule.Config) (*schedule.Program, error) {
 		p, err := g(c)
 		if err != nil {
@@ -78,7 +79,7 @@ func (p *Pipe) connectProcesses() {
 			ranks = append(ranks, p.cfg.rank(i, k))
 		}
 		values := max(len(s.Params())+len(s.buffers), 1)
-		p.between = append(p.between, link.NewRemote(p.cfg.Group, ranks, values,
+		p.replicaLinks = append(p.replicaLinks, link.NewRemote(p.cfg.Group, ranks, values,
 			link.Tags{First: link.MaxTag/2 + i*each, Count: each}))
 	}
 	p.remote = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
@@ -100,28 +101,26 @@ func (r *run) endsWithSum() bool { return !r.batch.Accumulate && !r.retain }
 
 // checkNoSummedGrads refuses to add to summed gradients: they would count once for each replica.
 func (p *Pipe) checkNoSummedGrads() error {
-	if p.between == nil || p.unsummed.Load() {
+	if p.replicaLinks == nil || p.unsummed.Load() {
 		return nil
 	}
 	for _, s := range p.stages {
-		for _, q := range s.trained {
-			if s.Here && q.Exists() && q.Tensor().HasGrad() {
-				return errSummed
-			}
+		if s.Here && slices.ContainsFunc(s.trained, hasGrad) {
+			return errSummed
 		}
 	}
 	return nil
 }
 
-func (r *run) noteGrads() { r.p.unsummed.Store(r.p.between != nil && !r.endsWithSum()) }
+func (r *run) noteUnsummed() { r.p.unsummed.Store(r.p.replicaLinks != nil && !r.endsWithSum()) }
 
 // reduce sums a stage's gradients over the replicas. Buffers get the values of replica 0.
 func (r *run) reduce(c *torch.Ctx, a schedule.Action) error {
-	if r.p.between == nil || !r.endsWithSum() {
+	if r.p.replicaLinks == nil || !r.endsWithSum() {
 		return nil
 	}
 	s := r.p.stages[a.Stage]
-	x := link.Ladder{Ctx: c, Link: r.p.between[a.Stage].Open(0)}
+	x := link.Ladder{Ctx: c, Link: r.p.replicaLinks[a.Stage].Open(0)}
 	defer x.Link.Free()
 	c.SetGrad(false)
 	x.Count, x.Replica = r.p.cfg.replicas()
@@ -157,7 +156,7 @@ type sums struct {
 	events []schedule.Event
 }
 
-// begin begins a sum of all gradients on the worker's stream.
+// begin starts the sum of a stage's gradients after all work that the worker has queued.
 func (s *sums) begin(a schedule.Action) {
 	r, w := s.r, s.r.p.workers[s.worker]
 	ready, before, ended := w.stream.Record(), s.ended, make(chan struct{})
@@ -171,15 +170,15 @@ func (s *sums) begin(a schedule.Action) {
 		if r.failed.Load() {
 			return
 		}
-		c, start := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads}), time.Since(r.begun)
+		c, start := torch.NewCtx(torch.Options{Device: w.device, Threads: w.threads}), time.Since(r.start)
 		c.SetStream(w.sums)
 		if err := recovered(c, func() error {
-			return stream.Apart(stream.Host{}, w.sums, ready, func() error { return r.reduce(c, a) })
+			return stream.RunBeside(stream.Host{}, w.sums, ready, func() error { return r.reduce(c, a) })
 		}); err != nil {
 			r.failAt(a, "", err)
 		}
 		s.events = append(s.events, schedule.Event{Worker: s.worker, Action: a, Start: start,
-			End: time.Since(r.begun), Live: w.device.Memory().Live})
+			End: time.Since(r.start), Live: w.device.Memory().Live})
 	}()
 }
 

@@ -36,7 +36,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 		return Result{}, err
 	}
 	defer leave()
-	defer func() { err = p.lost(err) }()
+	defer func() { err = p.failGroup(err) }()
 	if loss == nil {
 		return Result{}, errors.New("pipe: Step needs a loss; Forward and Backward do without")
 	}
@@ -52,7 +52,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	if err != nil {
 		return Result{}, err
 	}
-	r.noteGrads()
+	r.noteUnsummed()
 	out := Result{MicroBatches: len(r.parts), Timeline: timeline}
 	for i := range r.parts {
 		if share := r.lossShare(i); share != 0 {
@@ -63,8 +63,7 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	return out, err
 }
 
-// plannedRun is a training run with its plan, within a call that was entered. loss is nil for
-// Forward.
+// plannedRun makes a training run with its plan, after enter. loss is nil for Forward.
 func (p *Pipe) plannedRun(ctx context.Context, b Batch, loss nn.Loss) (*run, error) {
 	b.Each = nil
 	if loss == nil {
@@ -120,7 +119,7 @@ func (p *Pipe) Forward(ctx context.Context, b Batch) (run *Run, err error) {
 		return nil, err
 	}
 	defer leave()
-	defer func() { err = p.lost(err) }()
+	defer func() { err = p.failGroup(err) }()
 	r, err := p.plannedRun(ctx, b, nil)
 	if err != nil {
 		return nil, err
@@ -148,8 +147,9 @@ func (run *Run) Output() []*torch.Tensor { return run.r.outputs }
 func (run *Run) MicroBatches() int { return len(run.r.parts) }
 
 // Backward adds to the gradients of the parameters and closes the run. grads are the gradients of
-// the tensors of Output, nil if absent, which stay the caller's. Without grads Output has them. It
-// fails as Step does, and leaves the model as after Forward.
+// Output's tensors, nil if absent; they stay the caller's. Without grads Backward reads the
+// gradients in Output, where a backward of the loss has left them. It fails as Step does, and then
+// leaves the model as after Forward.
 func (run *Run) Backward(ctx context.Context, grads ...*torch.Tensor) error {
 	return run.backward(ctx, "Backward", false, grads)
 }
@@ -175,7 +175,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 		return err
 	}
 	defer func() {
-		if err = r.p.lost(err); err != nil || !retain {
+		if err = r.p.failGroup(err); err != nil || !retain {
 			run.Close()
 		}
 	}()
@@ -200,7 +200,7 @@ func (run *Run) backward(ctx context.Context, call string, retain bool, grads []
 	_, err = r.execute(ctx, r.plan.programs[schedule.BackwardOnly]())
 	if err == nil {
 		run.inputGrads, r.inputGrads = r.inputGrads, nil
-		r.noteGrads()
+		r.noteUnsummed()
 	}
 	return err
 }
@@ -269,13 +269,13 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Result, err error) {
 		return Result{}, err
 	}
 	defer leave()
-	defer func() { err = p.lost(err) }()
+	defer func() { err = p.failGroup(err) }()
 	r, err := p.newRun(b, b.Training, false)
 	if err != nil {
 		return Result{}, err
 	}
 	defer r.free()
-	plan, err := p.countsOnlyPlan(len(r.parts))
+	plan, err := p.unmeasuredPlan(len(r.parts))
 	if err != nil {
 		return Result{}, err
 	}

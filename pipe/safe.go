@@ -10,14 +10,15 @@ import (
 	"penstock.example/torch"
 )
 
-// Two runs differ in the memory of sent values, which wait on the device until they are received. A
-// plan with costs predicts the most bytes. Without one, the values that were received before the end
-// of an action, but may be received later (schedule.Graph.LatestReceives), add to the action's peak.
+// Sent values wait in the sender's memory until they are received, so peaks differ between runs. A
+// plan with costs predicts the highest peak. Without costs, values that were received before an
+// action ended, but may be received later (schedule.Graph.LatestReceives), add to the action's
+// peak.
 
 // SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
-// enough to repeat all calls so far. A measured peak may not be enough, as a neighbour may receive
-// later the next time. It is 0 if memory is not counted, and may be too high if something else uses
-// the devices. For a device of another process it is from the end of the last run.
+// enough to repeat all calls so far. A measured peak may not be enough: the next time a neighbour
+// may receive later. The limit is 0 if memory is not counted, and may be too high if something else
+// uses the devices. For a device of another process it is from the end of the last run.
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
@@ -38,7 +39,7 @@ func (p *Pipe) Peaks() []int64 {
 	return out
 }
 
-// deviceBytes is a device's SafeLimit and, in another process, its peak.
+// deviceBytes is a device's SafeLimit, and its peak if it is in another process.
 type deviceBytes struct{ Safe, Peak int64 }
 
 type devices struct {
@@ -52,7 +53,6 @@ func (d *devices) of(worker int) deviceBytes {
 	return d.at[worker]
 }
 
-// raise raises the safe limit of a worker's device.
 func (d *devices) raise(worker int, bytes int64) { d.set(worker, bytes, d.of(worker).Peak) }
 
 func (d *devices) set(worker int, safe, peak int64) {
@@ -80,9 +80,9 @@ func (r *run) ledger(worker int) *ledger {
 	return l
 }
 
-// note counts an action that has ended, before others are told.
+// note counts an action that has ended, before other workers learn of its end.
 func (l *ledger) note(id int) {
-	g, a := l.r.graph, l.r.graph.Actions[id]
+	g, a := l.r.program, l.r.program.Actions[id]
 	total := engine.OwnPeak(l.r.p.workers[l.worker].device)
 	if l.planned > 0 {
 		l.most = max(l.most, total)
@@ -90,8 +90,8 @@ func (l *ledger) note(id int) {
 	}
 	l.waiting = slices.DeleteFunc(l.waiting, func(receive int) bool { return g.latest[receive] <= id })
 	for _, receive := range l.waiting {
-		if l.r.done[receive].Load() || !l.r.here(g.Worker[receive]) { // otherwise the peak has the parcel
-			total += l.r.parcels[receive]
+		if l.r.done[receive].Load() || !l.r.workerHere(g.Worker[receive]) { // otherwise total has the parcel
+			total += l.r.parcelBytes[receive]
 		}
 	}
 	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // a sum that runs beside later actions
@@ -104,7 +104,6 @@ func (l *ledger) note(id int) {
 	}
 }
 
-// bytesOf is the bytes of a parcel's tensors.
 func bytesOf(p link.Parcel) (bytes int64) {
 	seen := map[*torch.Tensor]bool{nil: true}
 	for _, v := range slices.Concat(p.Lists...) {

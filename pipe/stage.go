@@ -11,17 +11,15 @@ import (
 
 // Stage is a part of the model on its device.
 type Stage struct {
-	// Device is the stage's device. For a stage of another process it is a device of this process
-	// in its place, for example for a copy of the batch.
+	// Device is the stage's device. A device of this process represents a device of another
+	// process, for example for the batch's targets.
 	Device torch.Device
 	Layers []nn.NamedLayer
 	Here   bool // the stage is in this process; others have neither parameters nor memory here
 
-	first     int // index among the model's flattened layers
-	worker    int
-	inputGrad bool            // a layer before this stage is trained
-	trains    bool            // a layer of this stage is trained
-	state     []nn.NamedParam // see State
+	first  int // index among the model's flattened layers
+	worker int
+	state  []nn.NamedParam // see State
 
 	oneUnit, oneUnitWithLoss *segment.Segment // the latter on the last stage
 	skips                    []stageSkip
@@ -45,7 +43,7 @@ func (p *Pipe) cut() error {
 	first := 0
 	homes := map[*nn.Param]int{} // by owner: the first stage
 	for i, n := range p.cfg.Balance {
-		s := &Stage{Device: p.cfg.deviceHere(i), Here: p.cfg.here(i), Layers: p.layers[first : first+n],
+		s := &Stage{Device: p.cfg.localDevice(i), Here: p.cfg.isHere(i), Layers: p.layers[first : first+n],
 			first: first}
 		for _, l := range s.Layers {
 			for _, q := range l.State() {
@@ -68,13 +66,12 @@ func (p *Pipe) cut() error {
 	return p.updateStages()
 }
 
-// updateStages finds the trained parameters of the stages, and whether gradients go between stages.
+// updateStages finds the trained parameters of the stages, and the first trained layer.
 func (p *Pipe) updateStages() error {
 	p.firstTrained = segment.FirstTrained(p.layers)
 	var err error
 	for _, s := range p.stages {
-		s.inputGrad, s.trained = p.firstTrained < s.first, s.Params()
-		s.trains = segment.FirstTrained(s.Layers) < len(s.Layers)
+		s.trained = s.Params()
 		s.buffers = slices.DeleteFunc(s.State(), func(q nn.NamedParam) bool { return !q.IsBuffer() })
 		if s.oneUnit, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
 			return err

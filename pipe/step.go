@@ -13,34 +13,34 @@ import (
 	"penstock.example/torch"
 )
 
-// run is a mini-batch on its way through the stages, in one or several passes. Only the worker of a
-// stage uses the state of micro-batches on the stage.
+// run is a mini-batch on its way through the stages, in one or several passes. The state of a
+// micro-batch on a stage belongs to the stage's worker.
 type run struct {
 	p          *Pipe
 	training   bool
 	back       bool // backward will follow
 	retain     bool // another backward will follow this one
-	counted    bool // step is known
+	stepKnown  bool
 	step       int64
-	gathers    bool // the pass ends with gathering the outputs
+	gathers    bool // at its end the pass gathers the outputs
 	batch      Batch
 	inputGrad  bool            // an input wants its gradient
-	inputGrads []*torch.Tensor // of a batch within a layer
+	inputGrads []*torch.Tensor // of a batch within a layer, after its backward
 	loss       nn.Loss
 	weights    []float64       // by micro-batch: nn.LossWeight
 	weight     float64         // of all micro-batches, replicas and batches of the update
 	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
 	outputs    []*torch.Tensor // gathered, kept
 	joined     [][]rows        // by output, by micro-batch: rows of the whole output
-	parts      []rows          // of this replica
-	first      int             // earlier micro-batches of the update, and those of earlier replicas
-	total      int64
-	plan       *prepared      // nil without a backward
-	available  []available    // by stage, for the policy Optimal
-	states     [][]microBatch // [stage][micro-batch]
-	within     link.Link      // between stages of this process
-	between    link.Link      // to and from stages of other processes; nil without a group
-	deferred   []*nn.Deferred // by stage, or nil
+	parts      []rows          // by micro-batch of this replica
+	firstIndex int             // number of micro-batches of the update in earlier batches and replicas
+	total      int64           // rows of the whole batch
+	plan       *prepared       // nil without a backward
+	available  []available     // by stage, for the policy Optimal
+	states     [][]microBatch  // [stage][micro-batch]
+	localLink  link.Link       // between stages of this process
+	remoteLink link.Link       // to and from stages of other processes; nil without a group
+	deferred   []*nn.Deferred  // by stage, or nil
 
 	// The last stage's worker owns these.
 	targets  [][]*torch.Tensor // by micro-batch: views that the first forward makes
@@ -76,10 +76,10 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	} else if parts := p.share(total); parts == nil {
 		return nil, fmt.Errorf("pipe: %d rows for %d replicas; want at least one for each", total, count)
 	} else {
-		r.parts, r.first = parts[index], len(slices.Concat(parts[:index]...))
+		r.parts, r.firstIndex = parts[index], len(slices.Concat(parts[:index]...))
 	}
-	r.first += b.FirstMicroBatch
-	r.states, _ = p.spare.Get().([][]microBatch)
+	r.firstIndex += b.FirstMicroBatch
+	r.states, _ = p.statePool.Get().([][]microBatch)
 	if len(r.states) == 0 || len(r.states[0]) != len(r.parts) {
 		r.states = make([][]microBatch, len(p.stages))
 		for s := range r.states {
@@ -101,7 +101,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 // countStep numbers the step of a training run. p.submit must be held. undo is for a pass that fails.
 func (r *run) countStep() (undo func()) {
 	p, was := r.p, r.p.steps
-	if r.counted || !r.training {
+	if r.stepKnown || !r.training {
 		return func() {}
 	}
 	if r.step = was; r.batch.FirstMicroBatch > 0 {
@@ -110,7 +110,7 @@ func (r *run) countStep() (undo func()) {
 	if r.batch.Step != nil {
 		r.step = *r.batch.Step
 	}
-	r.counted, p.steps = true, r.step+1
+	r.stepKnown, p.steps = true, r.step+1
 	return func() {
 		p.submit.Lock()
 		defer p.submit.Unlock()
@@ -142,7 +142,7 @@ func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(r
 
 // open makes the run's links and executions for a plan.
 func (r *run) open(plan *prepared) {
-	if r.within != nil {
+	if r.localLink != nil {
 		return
 	}
 	for stage, s := range r.p.stages {
@@ -158,9 +158,9 @@ func (r *run) open(plan *prepared) {
 			})
 		}
 	}
-	r.within = r.p.newLink(func() bool { return r.failed.Load() })
+	r.localLink = r.p.newLink(func() bool { return r.failed.Load() })
 	if r.p.remote != nil {
-		r.between = r.p.remote.Open(plan.plan.Program.Capacity)
+		r.remoteLink = r.p.remote.Open(plan.plan.Program.Capacity)
 	}
 }
 
@@ -210,7 +210,7 @@ func (r *run) free() {
 			r.states[s][i].free()
 		}
 	}
-	for _, l := range []link.Link{r.within, r.between} {
+	for _, l := range []link.Link{r.localLink, r.remoteLink} {
 		if l != nil {
 			l.Free()
 		}
@@ -219,7 +219,7 @@ func (r *run) free() {
 		d.Free()
 	}
 	if r.states != nil {
-		r.p.spare.Put(r.states)
+		r.p.statePool.Put(r.states)
 		r.states = nil
 	}
 }
@@ -294,10 +294,9 @@ func (c *microBatch) free() {
 	c.in, c.sent, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil
 }
 
-// context makes the context of a unit's layers for a micro-batch.
 func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.Ctx {
 	cfg := nn.Config{
-		Training: r.training, MicroBatch: r.first + microBatch, MicroBatches: len(r.parts),
+		Training: r.training, MicroBatch: r.firstIndex + microBatch, MicroBatches: len(r.parts),
 		Checkpointing: run.More, Recomputing: run.Again,
 		Seed: torch.Mix(r.p.cfg.Seed, uint64(r.step)), Spans: run.Graph, Skips: run.Skips,
 		Extras: r.batch.Extras,
@@ -341,7 +340,8 @@ func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
 	return *list
 }
 
-// remember notes a worker's buffers, which undo restores, and gradients. undo drops new ones.
+// remember copies a worker's buffers, and notes which gradients exist. undo restores the buffers
+// and drops gradients that did not exist.
 func (r *run) remember(worker int) (undo func()) {
 	var restore []func()
 	var leaves []*torch.Tensor

@@ -11,9 +11,9 @@ import (
 	"penstock.example/torch"
 )
 
-// eachMove calls a function for each value, or its gradient, in the parcel of an action, in the
-// parcel's order: the output, between neighbours, then skips and ties in the order of the later
-// stage, with their indices on the earlier and the later stage.
+// eachMove visits the values of an action's parcel, or their gradients, in order: the output if the
+// stages are neighbours, then the skips and ties of the later stage. skip and tie get the indices
+// on the earlier and the later stage.
 func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier, later int)) {
 	from, to := min(a.Stage, a.Peer), max(a.Stage, a.Peer)
 	if to == from+1 {
@@ -33,26 +33,26 @@ func (r *run) eachMove(a schedule.Action, output func(), skip, tie func(earlier,
 
 // sendActivation sends a later stage the values of a forward, and parameters with micro-batch 0.
 func (r *run) sendActivation(c *torch.Ctx, a schedule.Action) error {
-	stage, state, assumed := r.p.stages[a.Stage], r.state(a), r.p.optimal()
-	p, alone := link.Parcel{Device: stage.Device}, int64(0) // other values are held until their backward
+	stage, state, wantsAll := r.p.stages[a.Stage], r.state(a), r.p.optimal()
+	p, unshared := link.Parcel{Device: stage.Device}, int64(0)
 	r.eachMove(a,
 		func() {
-			p.Add(state.outputValues(c, assumed))
-			alone = bytesOf(p) // unless the graph needs it
+			p.Add(state.outputValues(c, wantsAll))
+			unshared = bytesOf(p) // or less, if the graph holds some
 		},
 		func(at, _ int) {
 			if s := state.skips[at].sent; s != nil {
 				_, bytes := s.Storage()
-				alone += bytes
+				unshared += bytes
 			}
-			p.Add(state.stashed(c, stage, at, assumed))
+			p.Add(state.stashed(c, stage, at, wantsAll))
 		},
 		func(at, _ int) {
 			if a.MicroBatch == 0 {
 				p.Add(link.Values(c.Keep(c.Detach(stage.ties[at].tensor()))))
 			}
 		})
-	return r.send(c, a, p, alone)
+	return r.send(c, a, p, unshared)
 }
 
 // sendGradient sends an earlier stage the gradients of its values; nil are absent.
@@ -75,17 +75,17 @@ func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 	return r.send(c, a, p, bytesOf(p))
 }
 
-// send sends a parcel. alone is the bytes that nothing else holds.
-func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, alone int64) error {
-	receive, _ := r.graph.IndexOf(a.Matching())
-	r.parcels[receive] = alone
+// send sends a parcel. unshared is its bytes that nothing else holds until their backward.
+func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, unshared int64) error {
+	receive, _ := r.program.IndexOf(a.Matching())
+	r.parcelBytes[receive] = unshared
 	p.Ready = r.p.workers[r.p.stages[a.Stage].worker].stream.Record()
 	return r.linkOf(a).Send(c, a, p)
 }
 
-// outputValues is the output for the next stage, without a graph. A tensor may want its gradient if
-// it requires one, if its graph is not made yet, or if a plan assumes the gradient (assumed).
-func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
+// outputValues returns the output for the next stage, without a graph. A value wants a gradient if
+// the tensor requires one, if its graph is not made yet, or if the plan assumes one (wantsAll).
+func (c *microBatch) outputValues(t *torch.Ctx, wantsAll bool) []link.Value {
 	from, given := c.output(), c.sent != nil
 	c.sent = nil
 	values := make([]link.Value, len(from))
@@ -95,8 +95,8 @@ func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 			continue
 		}
 		trained := x.RequiresGrad()
-		values[i] = link.Value{Tensor: x, Wants: assumed || given || trained}
-		if !given || trained { // the latter if a layer returned a parameter
+		values[i] = link.Value{Tensor: x, Wants: wantsAll || given || trained}
+		if !given || trained { // given and trained is a parameter that a layer returned
 			values[i].Tensor = t.Keep(t.Detach(x))
 		}
 		if given && trained {
@@ -111,15 +111,15 @@ func (c *microBatch) outputValues(t *torch.Ctx, assumed bool) []link.Value {
 	return values
 }
 
-// stashed is the value of a skip for the next stage that pops it, without a graph; nil if absent.
-func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, assumed bool) []link.Value {
+// stashed returns a skip for the next stage that pops it, without a graph; nil if absent.
+func (c *microBatch) stashed(t *torch.Ctx, stage *Stage, at int, wantsAll bool) []link.Value {
 	s, from := &c.skips[at], c.skips[at].sent
 	if _, skips, saved := c.execution.Output(); from == nil && saved {
 		from = skips[stage.skips[at].place]
 	}
 	var v link.Value
 	if from != nil {
-		v = link.Value{Tensor: t.Keep(t.Detach(from)), Wants: assumed || s.sent != nil || from.RequiresGrad()}
+		v.Tensor, v.Wants = t.Keep(t.Detach(from)), wantsAll || s.sent != nil || from.RequiresGrad()
 	}
 	if s.left--; s.left == 0 {
 		s.sent.Free()
@@ -136,13 +136,13 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	}
 	defer p.Free()
 	r.eachMove(a,
-		func() { state.in.Tensors, state.in.Wants = r.arrived(c, a, &p, stage.first-1) },
+		func() { state.in.Tensors, state.in.Wants = r.takeActivations(c, a, &p, stage.first-1) },
 		func(_, at int) {
 			in, place := &state.in, stage.skips[at].place
 			if in.Skips == nil {
 				in.Skips, in.WantsSkips = make([]*torch.Tensor, stage.entering), make([]bool, stage.entering)
 			}
-			ts, wants := r.arrived(c, a, &p, stage.skips[at].stash)
+			ts, wants := r.takeActivations(c, a, &p, stage.skips[at].stash)
 			in.Skips[place], in.WantsSkips[place] = ts[0], wants[0]
 		},
 		func(_, at int) {
@@ -151,7 +151,7 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 			}
 			value, from := p.Lists[0][0].Tensor, p.Device
 			if _, queued := r.p.route(a.Peer, a.Stage); queued {
-				value = r.arrives(c, a, &p)[0]
+				value = r.takeTensors(c, a, &p)[0]
 			} else {
 				p.Take()
 			}
@@ -161,11 +161,13 @@ func (r *run) receiveActivation(c *torch.Ctx, a schedule.Action) error {
 	return nil
 }
 
-// arrived takes the next activations out of a parcel. wants tells for which the stage sends back a
-// gradient: those of a trained layer or after one, or all if the batch wants a gradient.
-func (r *run) arrived(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) ([]*torch.Tensor, []bool) {
+// takeActivations takes the next list out of a parcel. layer is the one that made it. wants says
+// which tensors get a gradient: all if the batch's input wants one, or if a layer up to this one is
+// trained.
+func (r *run) takeActivations(c *torch.Ctx, a schedule.Action, p *link.Parcel, layer int) (
+	out []*torch.Tensor, wants []bool) {
 	list := p.Lists[0]
-	out, wants := r.arrives(c, a, p), make([]bool, len(list))
+	out, wants = r.takeTensors(c, a, p), make([]bool, len(list))
 	for i, t := range out {
 		wants[i] = t != nil && list[i].Wants && r.back && t.DType().IsFloat() &&
 			(layer >= r.p.firstTrained || r.inputGrad)
@@ -181,12 +183,12 @@ func (r *run) receiveGradient(c *torch.Ctx, a schedule.Action) error {
 	}
 	defer p.Free()
 	r.eachMove(a,
-		func() { state.outGrad = r.arrives(c, a, &p) },
+		func() { state.outGrad = r.takeTensors(c, a, &p) },
 		func(at, later int) {
 			use := slices.Index(stage.skips[at].to, location{a.Peer, later})
-			state.skips[at].grads[use] = r.arrives(c, a, &p)
+			state.skips[at].grads[use] = r.takeTensors(c, a, &p)
 		},
-		func(at, _ int) { state.ties[at].later = r.arrives(c, a, &p)[0] })
+		func(at, _ int) { state.ties[at].later = r.takeTensors(c, a, &p)[0] })
 	return nil
 }
 
@@ -222,9 +224,10 @@ func (p *Pipe) route(from, to int) (r stream.Route, queued bool) {
 	return stream.Route{From: a.stream, Copies: copies, To: b.stream}, true
 }
 
-// arrives brings the next list of a parcel to the receiving stage's device. Tensors of another
-// device or stream are copied and then freed. The result belongs to the receiver and is kept.
-func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
+// takeTensors takes the next list out of a parcel and brings it to the receiving stage's device.
+// Tensors of another device or stream are copied and then freed. The result belongs to the receiver
+// and is kept.
+func (r *run) takeTensors(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*torch.Tensor {
 	list := p.Take()
 	out := make([]*torch.Tensor, len(list))
 	for i, v := range list {
@@ -259,17 +262,9 @@ func (r *run) arrives(c *torch.Ctx, receive schedule.Action, p *link.Parcel) []*
 	return out
 }
 
-// begin makes the worker's stream wait for the queued work of the job's caller. Until leave nothing
-// else waits for a GPU. After a failure the next operator fails, too.
-func (w *worker) begin() {
-	_ = torch.Try(func() {
-		caller := w.given
-		if caller == nil {
-			caller = engine.DefaultStream(w.device)
-		}
-		stream.Begin(w.stream, caller)
-	})
-}
+// awaitCaller makes the worker's stream wait for the work that the job's caller has queued. The
+// host does not wait until drain. After a failure the next operator fails, too.
+func (w *worker) awaitCaller() { _ = torch.Try(func() { stream.Begin(w.stream, w.caller) }) }
 
-// leave waits for all queued work of the worker. It panics if the work has failed.
-func (w *worker) leave() { stream.End(stream.Host{}, w.stream) }
+// drain waits for all queued work of the worker. It panics if the work has failed.
+func (w *worker) drain() { stream.End(stream.Host{}, w.stream) }

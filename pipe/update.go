@@ -44,7 +44,7 @@ func (e *UpdateError) Unwrap() error { return e.Err }
 // its update. If the update fails, or ctx ends, before then, nothing has changed, and the update can
 // be repeated. A failure of a stage is an *UpdateError.
 func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
-	_, err := p.update(ctx, "Update", o, 1, math.Inf(1))
+	_, err := p.update(ctx, "Update", o, 1, math.Inf(1), false)
 	return err
 }
 
@@ -52,7 +52,7 @@ func (p *Pipe) Update(ctx context.Context, o optim.Optimizer) error {
 // most maxNorm, which is more than 0. It returns the norm before scaling. An infinite norm or NaN
 // is optim.ErrNotFinite. After a failure the gradients are not scaled.
 func (p *Pipe) UpdateClipped(ctx context.Context, o optim.Optimizer, maxNorm float64) (float64, error) {
-	return p.update(ctx, "UpdateClipped", o, 1, maxNorm)
+	return p.update(ctx, "UpdateClipped", o, 1, maxNorm, false)
 }
 
 // UpdateScaled is Update after steps with the scaler's Batch.LossScale. It divides the gradients by
@@ -64,24 +64,23 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 	if err := s.Validate(); err != nil {
 		return 0, false, err
 	}
-	norm, err = p.update(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64))
-	if updated = err == nil; errors.Is(err, optim.ErrNotFinite) {
-		err = p.OnStages(ctx, func(i int, _ *torch.Ctx) error { return dropGrads(p.stages[i].Params()) })
-	}
-	if err == nil {
+	norm, err = p.update(ctx, "UpdateScaled", o, s.Factor(), cmp.Or(maxNorm, math.MaxFloat64), true)
+	if updated = err == nil; updated || errors.Is(err, optim.ErrNotFinite) {
 		err = s.Done(updated)
 	}
 	return norm, updated, err
 }
 
-// update divides the gradients by scale and clips them, unless maxNorm is infinite. After a failure
-// only the last phase follows, which frees the prepared memory. Nothing else runs in between.
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. It has phases.
+// After a failure only the last phase follows, which frees the prepared memory. It also drops the
+// gradients after a success, and with skips if they are not finite. No other job runs between
+// phases.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
 //	                     └────┴─────────┴── all wait for all
-func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64) (
-	norm float64, err error) {
+func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64,
+	skips bool) (norm float64, err error) {
 	if _, err := gradnorm.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
 	}
@@ -96,12 +95,12 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	case p.unsummed.Load():
 		return 0, ErrAccumulating
 	case ctx.Err() != nil:
-		return 0, p.lost(ctx.Err())
+		return 0, p.failGroup(ctx.Err())
 	}
 	p.submit.Lock()
 	defer p.submit.Unlock()
 	factor, half := 1.0, false // half says that parameters change
-	norms, prepared := make([][]gradnorm.Norm, len(p.workers)), make([]optim.Update, len(p.workers))
+	norms, prepared := make([][]gradnorm.SquaredNorm, len(p.workers)), make([]optim.Update, len(p.workers))
 	var failed *UpdateError // the first failure
 	// tell tells all processes how the phase has ended in this process.
 	phase := func(do func(worker int, c *torch.Ctx) error, tell func(failed error) error) {
@@ -148,12 +147,15 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 			return nil
 		}, alone)
 	}
-	if failed == nil {
-		phase(func(worker int, _ *torch.Ctx) error { return dropGrads(p.paramsOf(worker)) }, alone)
-	}
+	drops := failed == nil || skips && errors.Is(failed, optim.ErrNotFinite)
 	phase(func(worker int, _ *torch.Ctx) error {
 		if u := prepared[worker]; u != nil {
 			u.Drop()
+		}
+		for _, q := range p.paramsOf(worker) {
+			if drops {
+				q.Tensor().SetGradOf(nil)
+			}
 		}
 		return nil
 	}, alone)
@@ -162,14 +164,14 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	case failed == nil:
 		return norm, nil
 	case failed.Half || p.cfg.Group != nil && p.cfg.Group.Err() != nil:
-		return norm, p.lost(failed)
+		return norm, p.failGroup(failed)
 	case errors.As(failed.Err, &other):
 		return norm, other
 	}
 	return norm, failed // all processes know
 }
 
-func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error) ([]gradnorm.Norm, error) {
+func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.SquaredNorm, failed error) ([]gradnorm.SquaredNorm, error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
 		mine[n.Name] = math.Float64bits(n.Squared)
@@ -178,10 +180,10 @@ func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.Norm, failed error)
 	if err != nil {
 		return nil, err
 	}
-	var out []gradnorm.Norm
-	for _, part := range ofMine(p.cfg, all) { // the replicas have the same
+	var out []gradnorm.SquaredNorm
+	for _, part := range ofReplica(p.cfg, all) { // the replicas have the same
 		for name, bits := range part {
-			out = append(out, gradnorm.Norm{Name: name, Squared: math.Float64frombits(bits)})
+			out = append(out, gradnorm.SquaredNorm{Name: name, Squared: math.Float64frombits(bits)})
 		}
 	}
 	return out, nil
@@ -194,11 +196,4 @@ func (p *Pipe) paramsOf(worker int) (out []nn.NamedParam) {
 		}
 	}
 	return out
-}
-
-func dropGrads(params []nn.NamedParam) error {
-	for _, q := range params {
-		q.Tensor().SetGradOf(nil)
-	}
-	return nil
 }

@@ -22,14 +22,14 @@ type worker struct {
 	tag     int64         // of its thread
 	stream  stream.Stream // of actions
 	sums    stream.Stream // of sums over replicas
-	given   stream.Stream // in tests, instead of the device's default stream
+	caller  stream.Stream // of the calls that give it jobs: the device's default stream
 	jobs    chan func(*torch.Ctx)
 	joined  sync.WaitGroup
 }
 
 func newWorker(device torch.Device, threads int, cores []int, tag int64) (*worker, error) {
-	w := &worker{device: device, threads: threads, cores: cores, tag: tag, jobs: make(chan func(*torch.Ctx),
-		16)}
+	w := &worker{device: device, threads: threads, cores: cores, tag: tag,
+		caller: engine.DefaultStream(device), jobs: make(chan func(*torch.Ctx), 16)}
 	err := torch.Try(func() { w.stream, w.sums = engine.NewStream(device), engine.NewStream(device) })
 	if err != nil {
 		return nil, err
@@ -106,8 +106,8 @@ func (p *Pipe) enter(call string) (leave func(), err error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
-	p.open.Add(1)
-	return p.open.Done, nil
+	p.calls.Add(1)
+	return p.calls.Done, nil
 }
 
 // PanicError is a panic of a user's layer or loss, with its stack.

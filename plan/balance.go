@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"penstock.example/internal/arg"
 )
 
 // Layer is the measured costs of a layer for one micro-batch.
@@ -37,7 +35,7 @@ type LayerSkip struct {
 	Bytes    int64
 	Gradient int64 // bytes of its gradient from each such stage; 0 if nothing before is trained
 	Enter    int64 // bytes that the graph of a later stage saves
-	Leave    int64 // bytes held for later stages that the graph of From's stage does not save
+	Leave    int64 // bytes held until later stages have them, if From's graph does not save the tensor
 }
 
 // LayerTie is a parameter that several layers use, such as an embedding that is also the network's head.
@@ -173,38 +171,18 @@ func (s StageSize) Total() int64 {
 
 // BySize returns how many layers each of n stages takes so that the largest stage is as small as
 // possible, and the size of each stage. Ties, effort and errors are those of [ByTime].
-func BySize(layers []Layer, n int, config SizeConfig) ([]int, []StageSize, error) {
-	stages, err := config.stages(layers, n)
+func BySize(layers []Layer, n int, config SizeConfig) (counts []int, sizes []StageSize, err error) {
+	stages, err := termsOf("Held", n, config.Held,
+		func(h Held) stageTerms { return config.terms(layers, h) })
 	if err != nil {
 		return nil, nil, err
 	}
 	counts, costs, err := cutLayers(len(layers), stages)
-	return counts, sizesOf(costs), err
-}
-
-// Sizes returns the size of each stage of a balance; see [BySize]. It returns an error if the counts
-// do not add up to the layers.
-func Sizes(layers []Layer, counts []int, config SizeConfig) ([]StageSize, error) {
-	if err := arg.Balance("plan", counts, len(layers)); err != nil {
-		return nil, err
-	}
-	stages, err := config.stages(layers, len(counts))
-	if err != nil {
-		return nil, err
-	}
-	return sizesOf(costsOf(stages, counts)), nil
-}
-
-func sizesOf(costs []amounts) (sizes []StageSize) {
 	for _, c := range costs {
 		sizes = append(sizes, StageSize{int64(c[0]), int64(c[1]), int64(c[2]), int64(c[3]), int64(c[4]),
 			int64(c[5])})
 	}
-	return sizes
-}
-
-func (c SizeConfig) stages(layers []Layer, n int) ([]*stageTerms, error) {
-	return termsOf("Held", n, c.Held, func(h Held) stageTerms { return c.terms(layers, h) })
+	return counts, sizes, err
 }
 
 func (c SizeConfig) terms(layers []Layer, h Held) stageTerms {

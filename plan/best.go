@@ -13,15 +13,16 @@ import (
 type found struct {
 	cut   cut   // the best; nil if none is below the step known before
 	step  int64 // its time; see evaluate for a cut that does not fit
-	bound int64 // no cut of the space takes less, unless it is above the step known before
+	bound int64 // no cut of the space takes less; not known beyond the step known before
 }
 
 func (f found) fits() bool { return f.cut != nil && f.step < none }
 
-// best searches the space for a cut with a step below known. It climbs from several cuts, and looks
-// at all cuts if they are few. Once it has a plan it only looks for steps below rival, the step of
-// another schedule's plan. If known is no plan's step and no cut fits, it returns the cut that lacks
-// the smallest share of a limit. Whether a cut fits, and that share, do not depend on times.
+// best searches the space for a cut with a step below known, the step of another space's plan, or none.
+// It climbs from several cuts, and looks at all cuts if they are few. Once it has a plan it only looks
+// for steps below rival, the step of another schedule's plan. If no plan is known and no cut fits, it
+// returns the cut that lacks the smallest share of a limit. This share, and which cuts fit, do not
+// depend on times.
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, plans: p.options.plans(),
 		found: found{step: known, bound: p.floor()}}
@@ -47,9 +48,9 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 			light := &finder{p: p, ctx: ctx, plans: min(f.plans, max(100, f.plans/4)),
 				found: found{step: math.MaxInt64, bound: wholeLimit}}
 			light.value = func(c cut) (int64, error) { return p.share(ctx, c, light.step-1) }
-			isEvery := light.find(starts[len(starts)-1:])
+			triedAll := light.find(starts[len(starts)-1:])
 			if light.err != nil || light.step > wholeLimit {
-				if isEvery {
+				if triedAll {
 					f.bound = none
 				}
 				return found{cut: light.cut, step: none + light.step, bound: f.bound}, light.err
@@ -64,8 +65,8 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	return f.found, f.err
 }
 
-// find climbs from cuts, and reports whether it looked at all.
-func (f *finder) find(starts []cut) (isEvery bool) {
+// find climbs from cuts, and reports whether it has tried all cuts of the space.
+func (f *finder) find(starts []cut) (triedAll bool) {
 	p := f.p
 	for _, c := range starts {
 		f.try(c)
@@ -85,12 +86,12 @@ func (f *finder) find(starts []cut) (isEvery bool) {
 	}
 	if p.cuts() < fewCuts && f.step > f.bound {
 		f.every(make(cut, 1, p.stages()+1))
-		isEvery = !f.exhausted()
+		triedAll = !f.exhausted()
 	}
 	if f.err == nil {
 		f.err = f.ctx.Err()
 	}
-	return isEvery
+	return triedAll
 }
 
 // kicks is the number of random cuts that a search climbs from. Fewer cuts than fewCuts are all tried.
@@ -102,12 +103,12 @@ type finder struct {
 	ctx   context.Context
 	rival int64
 	plans int                        // the most devices that are planned
-	value func(c cut) (int64, error) // of a cut: its step, or what else is to be least, instead of step
+	value func(c cut) (int64, error) // of a cut; the search minimizes it, as found.step
 	err   error
 }
 
-// goal returns the step that a cut has to beat: the best known, and under limits also other schedules'
-// once a plan of this one is known.
+// goal returns the step that a cut has to beat: the least known one. Under limits the step of another
+// schedule's plan counts, too, once a plan of this schedule is known.
 func (f *finder) goal() int64 {
 	if f.p.limited && f.step < none {
 		return min(f.step, f.rival)
@@ -115,7 +116,7 @@ func (f *finder) goal() int64 {
 	return f.step
 }
 
-// stepOf evaluates a cut. Of one that cannot beat the goal it returns no step.
+// stepOf is [space.evaluate] of a cut, which has to beat the goal.
 func (f *finder) stepOf(c cut) (int64, error) { return f.p.evaluate(f.ctx, c, f.goal()) }
 
 // try evaluates a cut and returns its value.
@@ -223,7 +224,7 @@ func (p *space) cutByBound() (cut, int64) {
 			for j := i + 1; j <= n; j++ {
 				need.addUnit(p, i, j-1)
 				b := p.stageBound(s, i, j)
-				if b >= now[i] || p.lacks(p.workerOf[s], []needs{need}) > 0 {
+				if b >= now[i] || p.shortage(p.workerOf[s], []needs{need}) > 0 {
 					break // longer stages have as great a bound, and need as many bytes
 				}
 				if b = max(b, least[j]); b < now[i] {

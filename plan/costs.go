@@ -21,8 +21,8 @@ type Costs struct {
 	// Chain has a layer for each unit. Its backward is both parts; see remat.Chain.Second. A step is
 	// planned with the mean of Backward and BackwardLater over its micro-batches.
 	Chain remat.Chain
-	// Sent is the bytes that a cut sends forward, by boundary of units; nil is the chain's inputs of
-	// units, which leave out inputs of frozen units.
+	// Sent is the bytes that a cut sends forward, by boundary of units. Nil is the chain's inputs,
+	// without the inputs of frozen units.
 	Sent []int64
 	Held []int64 // bytes of frozen parameters and of buffers, by unit; nil is none
 }

@@ -108,16 +108,16 @@ type cutter struct {
 	events [][]event // by layer
 }
 
-// event changes the cost of a stage when it grows by a layer, if the stage begins after layer after and
-// at or before layer from.
+// event is a change of a stage's cost when a layer is added to its end. It counts for stages that begin
+// with layer after+1 to from.
 type event struct {
 	after, from int
-	inside      bool // the stage keeps the cost as it grows further
+	inside      bool // further layers never undo the change
 	by          float64
 }
 
-// take prepares a stage's terms.
-func (c *cutter) take(t *stageTerms) {
+// prepare sums a stage's terms up.
+func (c *cutter) prepare(t *stageTerms) {
 	round := func(a amounts) (sum float64) {
 		for _, x := range a {
 			sum += math.RoundToEven(math.Ldexp(x, c.unit))
@@ -156,7 +156,7 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint64) uint64)
 	table[n][c.layers].end = c.layers
 	for s := n - 1; s >= 0; s-- {
 		if s == n-1 || c.stages[s] != c.stages[s+1] {
-			c.take(c.stages[s])
+			c.prepare(c.stages[s])
 		}
 		row := make([]cell, c.layers+1)
 		for start := s; start <= c.layers-(n-s) && (s > 0 || start == 0); start++ {
@@ -218,7 +218,7 @@ func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 	}
 	_, exponent := math.Frexp(largest)
 	c := &cutter{layers: layers, stages: stages, unit: 31 - bits.Len(uint(count/len(stages))) - exponent}
-	c.take(stages[0])
+	c.prepare(stages[0])
 	bound := math.Ceil(c.sums[layers] / float64(len(stages)))
 	var bottleneck uint64
 	var counts []int
@@ -226,14 +226,10 @@ func cutLayers(layers int, stages []*stageTerms) ([]int, []amounts, error) {
 		counts, bottleneck = c.pass(bound, func(cost, rest uint64) uint64 { return max(cost, rest) })
 	}
 	counts, _ = c.pass(float64(bottleneck), func(cost, rest uint64) uint64 { return cost*cost + rest })
-	return counts, costsOf(stages, counts), nil
-}
-
-func costsOf(stages []*stageTerms, counts []int) (costs []amounts) {
-	start := 0
+	start, costs := 0, []amounts(nil)
 	for s, n := range counts {
 		costs = append(costs, stages[s].cost(start, start+n))
 		start += n
 	}
-	return costs
+	return counts, costs, nil
 }

@@ -181,8 +181,9 @@ func (p *space) links(c cut) schedule.Links {
 	forward, backward := make([]schedule.Transfer, len(p.link)), make([]schedule.Transfer, len(p.link))
 	for s, h := range p.link {
 		forward[s] = schedule.Transfer{Latency: h.Latency,
-			Bytes: time.Duration(h.transferTime(p.sent[c[s+1]]))}
-		backward[s] = schedule.Transfer{Latency: h.Latency, Bytes: time.Duration(h.transferTime(p.y[c[s+1]]))}
+			Duration: time.Duration(h.transferTime(p.sent[c[s+1]]))}
+		backward[s] = schedule.Transfer{Latency: h.Latency,
+			Duration: time.Duration(h.transferTime(p.y[c[s+1]]))}
 	}
 	return schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
 		if send.Kind == schedule.SendGradient {
@@ -196,8 +197,8 @@ func (p *space) links(c cut) schedule.Links {
 const wholeLimit = 1 << 20
 
 // share returns the greatest share of its limit that a device of a cut needs, in units of 1/wholeLimit.
-// It does not depend on times. Nothing is planned once the share exceeds most, so with 0 it is that of
-// the bytes that are certain.
+// It does not depend on times. Devices are planned until the share exceeds most. With a most of 0 none is
+// planned, and the share is a lower bound.
 func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err error) {
 	note := func(w int, bytes int64) {
 		if limit := p.workers[w].bytes; limit > 0 {
@@ -215,9 +216,9 @@ func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err 
 	return share, err
 }
 
-// evaluate returns the step of a cut, with recomputations under limits. For a cut that does not fit it
-// returns none plus its share of the limits, and for one that takes at least below, math.MaxInt64.
-// Workers are planned one after the other, as long as the step may be below.
+// evaluate returns the step of a cut, with recomputations under limits. If the step is not less than
+// below, it returns math.MaxInt64. If the cut does not fit, it returns none plus the share of the limits.
+// It plans one worker after the other, and stops once the step cannot be less than below.
 func (p *space) evaluate(ctx context.Context, c cut, below int64) (int64, error) {
 	p.work += p.simulation.Actions()
 	times, least := p.plainTimes(c), p.forwards(p.fastest[p.stages()-1])
@@ -259,7 +260,7 @@ func (p *space) evaluate(ctx context.Context, c cut, below int64) (int64, error)
 	return step, nil
 }
 
-// knownFirst lists the workers, those first whose stages are planned.
+// knownFirst lists the workers. Workers whose stages are planned already come first.
 func (p *space) knownFirst(c cut) (list []int) {
 	unknown := make([]int, len(p.workers))
 	for w := range p.workers {

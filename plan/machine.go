@@ -126,7 +126,7 @@ func LowerLimit(a, b int64) int64 {
 	return a
 }
 
-// Parts returns for how many stages, with a number of threads each, the machine has devices.
+// Parts returns how many stages the machine has devices for, if a stage has a number of threads.
 func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads
@@ -166,8 +166,8 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
-// pipeline returns n workers that stand for those of all replicas: the slowest speed, the fewest bytes
-// and the slowest link count.
+// pipeline returns n workers of a pipeline. A worker stands for the same worker of all replicas, and has
+// the slowest speed, the fewest bytes and the slowest link of them.
 func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) Link) {
 	list = slices.Clone(all[:n])
 	worse := func(a, b Link) Link {

@@ -21,8 +21,9 @@ type Options struct {
 	Replicas     []int    // nil is 1
 	Limit        int64    // the most bytes of each device, if the machine has no lower limit; 0 is none
 	State        int      // size of the optimizer state, in multiples of the weights
-	// Plans is the number of devices that are planned under limits in a space; 0 is 400. The spaces of a
-	// schedule have three times as many in all.
+	// Plans is how many devices a search plans under limits for one schedule and one number of devices,
+	// stages, micro-batches, threads and replicas; 0 is 400. For a schedule it plans at most three times
+	// as many.
 	Plans int
 	// Progress is called before each schedule is searched, with its name, and the number of schedules
 	// done and in all. The search waits for it. It may be nil.

@@ -55,12 +55,12 @@ type StagePlan struct {
 	// Of the first micro-batches, which have the most rows, and of the others; nil in a plan that was
 	// read.
 	larger, smaller *remat.Footprint
-	most            int // the number of the first ones
+	firsts          int // the number of the first ones
 	memory          Memory
 }
 
 func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
-	if microBatch < s.most {
+	if microBatch < s.firsts {
 		return s.larger
 	}
 	return s.smaller

@@ -113,42 +113,42 @@ type micro struct {
 	sent     map[schedule.Action]map[[3]int]*block // by receive on the same worker
 }
 
-func (m *micro) run() {
-	ids := m.ids[m.microBatch]
+func (r *micro) run() {
+	ids := r.ids[r.microBatch]
 	for k, id := range ids {
-		next := m.first + len(m.out.peak)
+		next := r.first + len(r.out.peak)
 		if k+1 < len(ids) {
 			next = ids[k+1]
 		}
-		m.endWait(id)
-		m.at, m.most = id-m.first, m.live
-		before := m.live
-		m.do(m.g.Actions[id])
-		m.out.peak[m.at] = max(m.most, m.live) - before
-		m.out.after[m.at] += m.live - before
-		if m.gathered > 0 {
-			last, _ := m.g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: m.g.Actions[id].Stage,
-				MicroBatch: m.p.MicroBatches() - 1})
-			m.out.after[last-m.first] -= m.gathered
-			m.live, m.gathered = m.live-m.gathered, 0
+		r.endWait(id)
+		r.at, r.most = id-r.first, r.live
+		before := r.live
+		r.do(r.g.Actions[id])
+		r.out.peak[r.at] = max(r.most, r.live) - before
+		r.out.after[r.at] += r.live - before
+		if r.gathered > 0 {
+			last, _ := r.g.IndexOf(schedule.Action{Kind: schedule.Forward, Stage: r.g.Actions[id].Stage,
+				MicroBatch: r.p.MicroBatches() - 1})
+			r.out.after[last-r.first] -= r.gathered
+			r.live, r.gathered = r.live-r.gathered, 0
 		}
-		for len(m.due) > 0 {
-			until := slices.Min(slices.Collect(maps.Keys(m.due)))
+		for len(r.due) > 0 {
+			until := slices.Min(slices.Collect(maps.Keys(r.due)))
 			if until >= next {
 				break
 			}
-			m.endWait(until)
+			r.endWait(until)
 		}
 	}
 }
 
 // endWait drops the blocks that wait until an action begins.
-func (m *micro) endWait(id int) {
-	before := m.live
-	m.drop(m.due[id])
-	delete(m.due, id)
-	if at := id - m.first; at < len(m.out.before) {
-		m.out.before[at] += m.live - before
+func (r *micro) endWait(id int) {
+	before := r.live
+	r.drop(r.due[id])
+	delete(r.due, id)
+	if at := id - r.first; at < len(r.out.before) {
+		r.out.before[at] += r.live - before
 	}
 }
 
@@ -539,8 +539,8 @@ func (r *micro) unitBackward(m *inFlight, i int) {
 	r.dropInput(m, i)
 }
 
-// heldElsewhere returns the bytes of blocks that a unit's backward would free if later units' second
-// parts and other stages did not hold them. They may exist during the backward's peak.
+// heldElsewhere returns the bytes of blocks that a unit's backward drops, but that the second part of a
+// later unit's backward or another stage still holds. They may exist during the backward's peak.
 func heldElsewhere(gone, stays []*block) (bytes int64) {
 	seen := map[*block]bool{nil: true}
 	for _, b := range stays {

@@ -48,7 +48,7 @@ type Outcome struct {
 	Schedule   string
 	Plan       *Candidate    // the best found; nil if none fits
 	LowerBound time.Duration // no plan of the schedule takes less
-	Lost       string        // why it is not the best, if not for its step alone
+	Lost       string        // why the schedule is not the best; "" if other steps are shorter
 
 	short *MemoryError // what the lightest cut lacks, if none fits
 }

@@ -104,9 +104,9 @@ func (p Problem) program(capacity int) (*schedule.Program, error) {
 	return program, nil
 }
 
-// programs makes the programs to plan for, the preferred one first: with any number of values on
-// links, and under limits with none, or with one if the program needs one. A schedule's own capacity
-// stays.
+// programs makes the programs to plan for, the preferred one first. In the first any number of values
+// may wait on a link. Under limits a second follows, in which none may wait, or one if the schedule
+// needs that. A schedule with a capacity of its own has one program.
 func (p Problem) programs() (list []*schedule.Program, err error) {
 	if !p.Meet {
 		program, err := p.program(0)
@@ -149,7 +149,7 @@ func (p Problem) stage(s Stage) StagePlan {
 	if s.Fewer != nil {
 		out.smaller = s.Fewer.Footprint
 	}
-	out.most, out.memory = cmp.Or(p.Larger, p.MicroBatches), s.Memory
+	out.firsts, out.memory = cmp.Or(p.Larger, p.MicroBatches), s.Memory
 	return out
 }
 

@@ -35,14 +35,14 @@ type space struct {
 	held    []int64 // by unit: frozen bytes; nil is none
 
 	simulation *schedule.Simulation
-	work       int // actions that were simulated
+	work       int // how many actions were simulated
 
 	// Under limits:
 	kinds       []int                        // of units; see kindsOf
 	cached      map[string]*cachedDevice     // by key
 	simulations map[int]*schedule.Simulation // by capacity of links
 	least       map[string]int64             // least limits, by key
-	solved      int                          // the number of planned devices
+	solved      int                          // how many devices were planned
 	curves      map[string]*curve
 }
 

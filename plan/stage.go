@@ -14,7 +14,8 @@ type Problem struct {
 	MicroBatches int    // 1 or more
 	Skips        []Skip // values that move directly between stages
 	Ties         []Tie  // parameters that several stages use
-	// first micro-batches with the most rows, the others have Stage.Fewer; 0 is all
+	// Larger is how many micro-batches, the first ones, have the most rows; 0 is all. The costs of the
+	// others are Stage.Fewer.
 	Larger   int
 	Schedule schedule.Generator // makes the program; nil is schedule.GPipe
 	Links    schedule.Links     // the costs of transfers

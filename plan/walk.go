@@ -46,7 +46,7 @@ type item struct {
 }
 
 // replayCurve gives the points of an item's curve the bytes of a replay, and drops points that others
-// beat. All include the bytes of the micro-batch on the device's other stages.
+// beat. These bytes include the micro-batch's on the device's other stages.
 func (w *walker) replayCurve(it *item) {
 	c := it.curve
 	points, plans := c.points[:0], c.plans[:0]

@@ -9,15 +9,15 @@ import (
 	"penstock.example/torch"
 )
 
-// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A block
-// counts once while elements lie in it. Parameters and their gradients do not count.
+// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A
+// block counts once while elements lie in it. Parameters and their gradients do not count.
 type blocks struct {
 	remat.Blocks
 	known map[uintptr]int // the blocks at the boundary that was noted last, by storage
 }
 
-// note numbers the blocks of the elements at a boundary, next to the one noted last; nil is an absent
-// element. Memory of weights has no number.
+// note numbers the blocks of the elements at a boundary, next to the boundary noted last. Absent
+// elements are nil, and have no number, and neither has the memory of weights.
 func (b *blocks) note(boundary int, elements, weights []*torch.Tensor) {
 	blocks, now, numbers := map[uintptr]int{}, map[uintptr]int{}, make([]int, len(elements))
 	for _, t := range weights {
@@ -54,13 +54,13 @@ func (b *blocks) bytesOf(list []int) (bytes int64) {
 }
 
 // elements are the tensors at a boundary of a stage: a tuple, and skips that the stage stashes or
-// pops. Their gradients have an element for each later pop of a skip, and for each parameter that
-// earlier units use, too.
+// pops. Their gradients are of the tuple, of each later pop of a skip, and of each parameter that
+// earlier and later units use.
 type elements struct {
-	tuple  int
-	places []int // of skips at the boundary
-	stash  []int // of each skip: the unit that stashes it
-	pops   []int // of each skip: how many
+	tuple  int   // its length
+	places []int // by skip: its place at the boundary
+	stash  []int // by skip: the unit that stashes it
+	pops   []int // by skip: the number of later pops
 	ties   []int // of the segment
 }
 
@@ -94,7 +94,8 @@ func (n elements) values(in input) []*torch.Tensor {
 	return list
 }
 
-// parcel is the elements, or with areGradients theirs, as they are sent; at is their blocks.
+// parcel returns the blocks of sent elements, or of their gradients, given in the order of values
+// or gradients.list.
 func (n elements) parcel(at []int, areGradients bool) remat.Parcel {
 	out := remat.Parcel{Tuple: at[:n.tuple]}
 	at = at[n.tuple:]
@@ -117,7 +118,7 @@ type gradients struct {
 
 // gradients returns the gradients at a boundary, which the execution keeps.
 func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
-	e := &w.back[kind]
+	e := &w.between[kind]
 	g.xs, g.skips = e.TakeGrads(boundary)
 	e.GiveGrads(boundary, g.xs, g.skips)
 	g.ties = make([]*torch.Tensor, w.s.Ties())
@@ -128,7 +129,6 @@ func (w *sweep) gradients(kind remat.BackwardKind, boundary int) (g gradients) {
 	return g
 }
 
-// all is the gradients, in no order.
 func (g gradients) all() []*torch.Tensor {
 	return slices.Concat(append(g.skips, g.xs, g.ties)...)
 }
@@ -150,7 +150,6 @@ func (g gradients) list(n elements) []*torch.Tensor {
 	return out
 }
 
-// state lists the parameters and buffers of layers.
 func state(list []nn.NamedLayer) (all []nn.NamedParam) {
 	for _, l := range list {
 		all = append(all, l.State()...)
@@ -171,7 +170,6 @@ func (p *prober) weights(list []nn.NamedLayer) (all []*torch.Tensor) {
 	return all
 }
 
-// zeroGrads drops the gradients of the layers' parameters.
 func zeroGrads(list []nn.NamedLayer) {
 	for _, s := range state(list) {
 		if s.Trainable() {

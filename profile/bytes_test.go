@@ -98,9 +98,12 @@ func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.
 		inputs = chunks
 	}
 	counts := []int{cut, len(p.Layers) - cut}
-	config := plan.SizeConfig{Held: []plan.Held{{Graphs: graphs, Inputs: inputs}}, Skips: p.Skips,
-		Ties: p.Ties}
-	sizes := must.Get(plan.Sizes(p.Layers, counts, config))(t)
+	layers, config := joined(p, cut)
+	config.Held = []plan.Held{{Graphs: graphs, Inputs: inputs}}
+	_, sizes, err := plan.BySize(layers, 2, config)
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := held(t, model, counts, policy, chunks, x)
 	for stage, s := range sizes {
 		want := s.Parameters + s.Buffers + s.Inputs
@@ -112,6 +115,32 @@ func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.
 				want, s)
 		}
 	}
+}
+
+// joined is a model of two layers, which are the stages of a cut.
+func joined(p profile.Profile, cut int) (layers []plan.Layer, c plan.SizeConfig) {
+	for _, stage := range [][]plan.Layer{p.Layers[:cut], p.Layers[cut:]} {
+		sum := plan.Layer{Enter: stage[0].Enter, Output: stage[len(stage)-1].Output}
+		for _, l := range stage {
+			sum.Parameters, sum.Trainable = sum.Parameters+l.Parameters, sum.Trainable+l.Trainable
+			sum.Buffers, sum.Saved = sum.Buffers+l.Buffers, sum.Saved+l.Saved
+		}
+		layers = append(layers, sum)
+	}
+	crosses := func(from int, to []int) bool { return from < cut && slices.Max(to) >= cut }
+	for _, s := range p.Skips {
+		if crosses(s.From, s.To) {
+			s.From, s.To = 0, []int{1}
+			c.Skips = append(c.Skips, s)
+		}
+	}
+	for _, tie := range p.Ties {
+		if crosses(tie.From, tie.To) {
+			tie.From, tie.To = 0, []int{1}
+			c.Ties = append(c.Ties, tie)
+		}
+	}
+	return layers, c
 }
 
 // held is what the devices of a pipe hold after its forward, without the output that was gathered

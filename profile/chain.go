@@ -7,8 +7,8 @@ import (
 	"penstock.example/torch"
 )
 
-// Chain is a model, or a stage of one, as package plan knows it. Each layer of the chain is a unit of
-// one or more layers of the model.
+// Chain is a model, or a stage of one, as package plan knows it. Each layer of the chain is a unit
+// of one or more layers of the model.
 type Chain struct {
 	remat.Chain // backward makes the gradients of parameters
 
@@ -16,18 +16,19 @@ type Chain struct {
 	UnitTimes []remat.UnitTimes // by unit
 
 	Fewer *Chain // for micro-batches with fewer rows (Config.Fewer), with the same times
-	// Units is the number of layers in each unit. With Config.LossUnit the last unit of the last chain
-	// is nn.LossLayer. The first Prologue units are not layers of the chain. They have no backward, as
-	// nothing in them is trained and their input needs no gradient.
+	// Units is the number of layers in each unit. With Config.LossUnit the last unit of the last
+	// chain is nn.LossLayer. The first Prologue units are not layers of the chain. They have no
+	// backward, as nothing in them is trained and their input needs no gradient.
 	Units        []int
 	Prologue     int
-	ProloguePeak int64  // bytes, without the stage's input
-	Given, Gives int64  // bytes of the stage's input and of its output, without skips
-	Timing       Timing // of all operations
+	ProloguePeak int64 // bytes, without the stage's input
+
+	InputTuple, OutputTuple int64  // bytes of the stage's input and of its output, without skips
+	Timing                  Timing // of all operations
 }
 
 // chains measures the bytes of each stage's units. Units and times are derived from the layers.
-func (p *prober) chains(f *looked, sample []*torch.Tensor) (chains []Chain) {
+func (p *prober) chains(f *layerMeasurement, sample []*torch.Tensor) (chains []Chain) {
 	units := f.units(p.layers[:p.model], p.Balance)
 	last := len(units) - 1
 	if p.Loss != nil {
@@ -55,13 +56,13 @@ func (p *prober) chains(f *looked, sample []*torch.Tensor) (chains []Chain) {
 	return chains
 }
 
-// dropLoss removes the loss, which is the last unit. It returns the temporary bytes of forward and
-// backward at once.
+// dropLoss removes the loss, which is the last unit. It returns the loss's temporary bytes in one
+// operation with forward and backward.
 func (w *sweep) dropLoss(st *stage) int64 {
 	st.last--
-	u, at, made := &w.units[st.last], st.last-st.first, &st.grads[remat.Makes]
+	u, at, grads := &w.units[st.last], st.last-st.first, &st.grads[remat.Makes]
 	peak := max(slices.Max(u.bytes.Save[:]),
-		u.saved+made.bytesOf(made.At[at+1])+u.backs[remat.Makes].Peak) - made.fresh(at, at+1)
+		u.saved+grads.bytesOf(grads.At[at+1])+u.backs[remat.Makes].Peak) - grads.fresh(at, at+1)
 	for _, b := range []*blocks{&st.values, &st.grads[0], &st.grads[1]} {
 		b.At = b.At[:at+1]
 	}
@@ -69,9 +70,9 @@ func (w *sweep) dropLoss(st *stage) int64 {
 }
 
 // assemble derives a stage's chain from its footprint and the layers' times. loss is microseconds.
-func (w *sweep) assemble(out *Chain, st *stage, layers []unitTimes, loss float64) {
+func (w *sweep) assemble(out *Chain, st *stage, layers []layerTimes, loss float64) {
 	fp := out.Footprint
-	out.Given, out.Gives = st.values.bytesOf(fp.Arrives.Tuple), st.values.bytesOf(fp.Leaves.Tuple)
+	out.InputTuple, out.OutputTuple = st.values.bytesOf(fp.Arrives.Tuple), st.values.bytesOf(fp.Leaves.Tuple)
 	var deferred []remat.Deferred
 	for i, u := range w.units[st.first:st.last] {
 		times := layers[u.layer : u.layer+len(u.list)]

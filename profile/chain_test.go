@@ -160,9 +160,9 @@ func TestGradientsOfGivenTuples(t *testing.T) {
 			if stage == 0 && wanted {
 				want = 4 * rows * width
 			}
-			if got := chains[stage]; got.InputGradient != want || got.Given != (4*width+8)*rows {
+			if got := chains[stage]; got.InputGradient != want || got.InputTuple != (4*width+8)*rows {
 				t.Errorf("wanted %v: stage %d is given %d bytes, whose gradients take %d, want %d", wanted,
-					stage, got.Given, got.InputGradient, want)
+					stage, got.InputTuple, got.InputGradient, want)
 			}
 		}
 	}

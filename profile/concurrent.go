@@ -14,11 +14,11 @@ import (
 )
 
 // team is a row of windows that are timed at once, each on a device and a thread of its own. In a
-// pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches, memory
-// and clock. So a lane that has done its passes repeats them, untimed, until all lanes have.
+// pipeline a layer takes up to 1.3 times as long as on an idle machine, as cores share caches,
+// memory and clock. So a lane that has done its passes repeats them, untimed, until all lanes have.
 type team struct {
 	lanes []*lane
-	times []unitTimes
+	times []layerTimes
 	left  atomic.Int32 // lanes with passes to do
 }
 
@@ -32,18 +32,15 @@ type lane struct {
 }
 
 // timeRow times the windows of a row, and returns their output.
-func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input, err error) {
+func (p *prober) timeRow(in input, row []window, times []layerTimes) (next input, err error) {
 	ctx, stop := context.WithCancel(p.ctx)
 	defer stop()
 	t := &team{times: times}
 	for k, w := range row {
-		on := p
+		l := &lane{prober: p, window: w, ctx: ctx, in: in}
 		if k > 0 {
-			on = p.on(p.others[k-1])
-			defer on.close()
-		}
-		l := &lane{prober: on, window: w, ctx: ctx, in: in}
-		if k > 0 {
+			l.prober = p.laneOn(p.others[k-1])
+			defer l.close()
 			defer l.in.free()
 		}
 		defer l.reset()
@@ -70,8 +67,8 @@ func (p *prober) timeRow(in input, row []window, times []unitTimes) (next input,
 	return next, err
 }
 
-// on returns a prober of the same layers on another device.
-func (p *prober) on(d torch.Device) *prober {
+// laneOn returns a prober of the same layers for a lane on another device.
+func (p *prober) laneOn(d torch.Device) *prober {
 	config := p.Config
 	config.Device, config.Peer = d, d
 	q := newProber(p.ctx, config, p.layers[:p.model], p.routes)
@@ -86,14 +83,14 @@ func (l *lane) attempt(f func()) error {
 // output runs a lane once, for the input of the next one.
 func (l *lane) output() (next input) {
 	e := l.begin()
-	l.forward(e, remat.Forward, forward, make([]unitTimes, l.to))
+	l.forward(e, remat.Forward, forward, make([]layerTimes, l.to))
 	next.xs, next.skips = e.Take(l.to)
 	e.Free()
 	return next
 }
 
 // run times an operation on layer i.
-func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *timed) {
+func (l *lane) run(e *segment.Execution, kind remat.Kind, i int, into *durations) {
 	l.at = i
 	check(l.ctx.Err())
 	defer l.c.SetAutocast(l.c.SetAutocast(l.Autocast))
@@ -137,9 +134,12 @@ func (t *team) time(l *lane) error {
 			}
 			times, wanted := t.times, n.more()
 			if !wanted {
-				times = make([]unitTimes, len(times))
+				times = make([]layerTimes, len(times))
 			}
-			if !n.add(l.timedPass(times)) {
+			before := l.spent
+			l.queueing = queues(&l.Config)
+			l.pass(times)
+			if l.endQueue(l.c); !n.add(l.spent - before) {
 				clear(times[l.from:l.to])
 			}
 			if wanted && !n.more() {
@@ -156,7 +156,6 @@ type count struct {
 	spent           time.Duration // in counted passes
 }
 
-// more reports whether passes remain.
 func (n *count) more() bool {
 	if n.Repeats > 0 {
 		return n.counted < n.Repeats

@@ -15,8 +15,8 @@ import (
 // for one, as a layer may itself run a pipe that measures.
 var reserving sync.Mutex
 
-// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit; 0 is as
-// good as none. release gives the device back. If all devices are in use it fails.
+// IdleDevice reserves a CPU device that holds nothing and has no limit, and gives it a limit, or
+// with 0 an endless one. release gives the device back. If all devices are in use it fails.
 func IdleDevice(limit int64) (d torch.Device, release func(), err error) {
 	reserving.Lock()
 	defer reserving.Unlock()

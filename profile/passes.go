@@ -6,15 +6,16 @@ import (
 	"slices"
 	"time"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/plan"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
-// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a training
-// step. So caches and the allocator are as in a step: the layer before has just made the input, and
-// everything else was used since the layer last ran. For three layers a pass is
+// Layers are timed in passes. A pass runs each layer as a unit of its own, in the order of a
+// training step. So caches and the allocator are as in a step: the layer before has just made the
+// input, and everything else was used since the layer last ran. For three layers a pass is
 //
 //	F0 F1 F2                    forward without gradients
 //	S0 S1 S2 S0 S1 S2           forward with gradients, two micro-batches
@@ -23,8 +24,8 @@ import (
 //	S0 S1 S2 I2 I1 I0 W2 W1 W0  with Config.Split a third one, in two parts; its S comes earlier
 //
 // A pass holds as much as a step without recomputation. So a long model is timed in windows of
-// layers, and with several devices a row of windows at once. A layer too large for a window is timed
-// alone, one micro-batch after the other. So are the layers of a row that exceeds a limit.
+// layers, and with several devices a row of windows at once. A layer too large for a window is
+// timed alone, one micro-batch after the other. So are the layers of a row that exceeds a limit.
 
 // window is the layers from <= i < to that are timed in the same passes.
 type window struct {
@@ -32,22 +33,22 @@ type window struct {
 	isTight  bool // one layer, one micro-batch at a time
 }
 
-// rows cuts the layers from <= i < to into windows of at most most bytes, and windows into rows that are
-// timed at once, a window on each device. A larger layer is a row. bytes is by layer.
-func rows(bytes []int64, from, to, devices int, most int64) (list [][]window) {
+// rows cuts the layers from <= i < to into windows of up to limit bytes. Windows in a row are timed
+// at once, each on a device. A layer of more bytes is a row by itself. bytes is by layer.
+func rows(bytes []int64, from, to, devices int, limit int64) (list [][]window) {
 	bytes = bytes[from:to]
 	windows, held, costs := 1, int64(0), make([]float64, len(bytes))
 	for i, n := range bytes {
-		if held += n; i > 0 && (held > most || most == 0) {
+		if held += n; i > 0 && (held > limit || limit == 0) {
 			windows, held = windows+1, n
 		}
 		costs[i] = float64(n)
 	}
 	windows = min((windows+devices-1)/devices*devices, len(bytes))
-	counts, _ := plan.Partition(costs, windows) // no window exceeds most or the largest layer
+	counts, _ := plan.Partition(costs, windows) // no window exceeds limit or the largest layer
 	at := from
 	for _, n := range counts {
-		w := window{at, at + n, most == 0 || sum(bytes[at-from:at-from+n]) > most}
+		w := window{at, at + n, limit == 0 || sum(bytes[at-from:at-from+n]) > limit}
 		if k := len(list) - 1; k < 0 || len(list[k]) == devices || w.isTight || list[k][0].isTight {
 			list = append(list, nil)
 		}
@@ -78,11 +79,11 @@ func (p *prober) windowLimit() int64 {
 }
 
 // passes times the layers. held is the bytes that a forward with gradients leaves, by layer.
-func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes, t Timing) {
+func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []layerTimes, t Timing) {
 	defer p.reserveOthers()()
 	in := p.sampleInput(sample)
 	defer func() { in.free() }()
-	times, t.Devices = make([]unitTimes, len(p.layers)), 1+len(p.others)
+	times, t.Devices = make([]layerTimes, len(p.layers)), 1+len(p.others)
 	list := rows(held, 0, len(held), t.Devices, p.windowLimit()/inFlight)
 	for len(list) > 0 {
 		row := list[0]
@@ -103,12 +104,12 @@ func (p *prober) passes(sample []*torch.Tensor, held []int64) (times []unitTimes
 
 // pass runs the layers of a window once without gradients and on several micro-batches with them,
 // and appends how long each operation takes.
-func (l *lane) pass(times []unitTimes) {
+func (l *lane) pass(times []layerTimes) {
 	e := l.begin()
 	l.forward(e, remat.Forward, forwardNoGrad, times)
 	e.Free()
 	zeroGrads(l.layers[l.from:l.to])
-	ops := []int{firstBackward, laterBackward} // in every window, so that times add up pass by pass
+	ops := []int{firstBackward, laterBackward} // all windows have both, so that times add up pass by pass
 	if l.Split {
 		ops = append(ops, firstPart)
 	}
@@ -122,27 +123,26 @@ func (l *lane) pass(times []unitTimes) {
 			list = append(list, l.begin())
 			l.forward(list[len(list)-1], remat.ForwardSave, forward, times)
 		}
-		l.back(list[k], op, times)
+		l.backward(list[k], op, times)
 	}
 }
 
-// forward runs the forwards of a micro-batch.
-func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []unitTimes) {
+func (l *lane) forward(e *segment.Execution, kind remat.Kind, op int, times []layerTimes) {
 	for i := l.from; i < l.to; i++ {
 		l.run(e, kind, i, &times[i][op])
 	}
 }
 
-// back runs the backwards of a micro-batch. If they are in two parts, all first parts come before the
-// second ones.
-func (l *lane) back(e *segment.Execution, op int, times []unitTimes) {
+// backward runs the backwards of a micro-batch. If they are in two parts, all first parts come
+// before the second ones.
+func (l *lane) backward(e *segment.Execution, op int, times []layerTimes) {
 	l.giveOnes(e, e, l.from, l.to)
 	e.Defer = op == firstPart
 	var deferred []int
 	for i := l.to - 1; i >= l.from; i-- {
 		into, n := &times[i][op], e.Deferred()
 		if !requiresGrad(e.Saved(i)) { // nothing goes back
-			*into, into = append(*into, 0), new(timed)
+			*into, into = append(*into, 0), new(durations)
 		}
 		l.run(e, remat.Backward, i, into)
 		if e.Deferred() > n {
@@ -164,11 +164,11 @@ func requiresGrad(xs, skips []*torch.Tensor) bool {
 	})
 }
 
-// scaleToPasses scales the times of a window's layers so that they add up to the time of whole passes.
-// In no pass is every layer as quick as in its best quarter.
-func scaleToPasses(layers []unitTimes) {
+// scaleToPasses scales the times of a window's layers so that they add up to the time of whole
+// passes. A sum of the layers' 25th percentiles is less, as layers are quick in different passes.
+func scaleToPasses(layers []layerTimes) {
 	for op := range operations {
-		passes := make(timed, len(layers[0][op]))
+		passes := make(durations, len(layers[0][op]))
 		for _, t := range layers {
 			for k, took := range t[op] {
 				passes[k] += took
@@ -185,30 +185,29 @@ func scaleToPasses(layers []unitTimes) {
 	}
 }
 
-// micros returns the microseconds of an operation on several layers.
-func micros(layers []unitTimes, op int) (all float64) {
+func micros(layers []layerTimes, op int) (all float64) {
 	for _, t := range layers {
 		all += t[op].micros()
 	}
 	return all
 }
 
-// begin begins an execution of layers that have run before at the window's first layer.
+// begin begins an execution at the window's first layer, as if all layers had run before.
 func (l *lane) begin() *segment.Execution {
 	defer l.c.Release(l.c.Mark())
 	in := l.in
 	if slices.Contains(l.overwrote[l.from:l.to], true) {
-		in.xs = mapped(in.xs, l.c.Clone)
+		in.xs = engine.Mapped(in.xs, l.c.Clone)
 	}
-	e := l.execute(l.from, in, true)
+	e := l.execute(l.from, in.mapped(l.handle), true)
 	for i := l.from; i < l.to; i++ {
 		e.Again(i)
 	}
 	return e
 }
 
-// giveOnes gives an execution ones as the gradients at a boundary: of the tuple, of each pop of a skip,
-// and of parameters that later units use, too. e has run the units before the boundary from unit first.
+// giveOnes gives an execution gradients of ones at a boundary: for the tuple, for each pop of a
+// skip, and for ties. e has run the units from first to the boundary.
 func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 	given, stashed := e.Saved(boundary - 1)
 	detached, passing := e.Take(boundary)
@@ -221,7 +220,7 @@ func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 		return p.c.Keep(p.c.Op("aten::ones_like", t))
 	}
 	xs, skips := make([]*torch.Tensor, len(given)), make([][]*torch.Tensor, len(stashed))
-	to.GiveGrads(boundary, xs, skips) // before they are made, so that a failure frees them
+	to.GiveGrads(boundary, xs, skips) // before the tensors are made, so that a failure frees them
 	for i, t := range given {
 		if t.RequiresGrad() && !slices.Contains(given[:i], t) {
 			xs[i] = ones(t)
@@ -246,8 +245,8 @@ func (p *prober) giveOnes(to, e *segment.Execution, first, boundary int) {
 	}
 }
 
-// unitTimes is how long each operation on a layer took, pass by pass.
-type unitTimes [operations]timed
+// layerTimes is the duration of each operation on a layer, pass by pass.
+type layerTimes [operations]durations
 
 // The timed operations. A pass has several forwards with gradients.
 const (

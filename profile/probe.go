@@ -52,7 +52,6 @@ func newProber(ctx context.Context, config Config, layers []nn.NamedLayer, route
 	return p
 }
 
-// cut cuts the first layers into units.
 func (p *prober) cut(units []int) {
 	var err error
 	p.s, err = segment.New(segment.Config{Layers: p.layers, Routes: p.routes, Last: sum(units), Units: units,
@@ -92,19 +91,12 @@ func (p *prober) read(do func()) reading {
 	return reading{m.Peak - before, m.Live - before}
 }
 
-// execution begins an execution. reset frees it.
-func (p *prober) execution() *segment.Execution {
+// execute begins an execution at a unit, which owns the input. again says that the unit has run
+// before. reset frees the execution.
+func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	e := &segment.Execution{}
 	e.Begin(p.s, p.context)
 	p.undo = append(p.undo, e.Free)
-	return e
-}
-
-// execute begins an execution at a unit, with handles of its own on the input. again says that the
-// unit has run before.
-func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
-	e := p.execution()
-	in = in.mapped(p.handle)
 	e.Send(unit, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	if again {
 		e.Again(unit)
@@ -114,19 +106,6 @@ func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 
 // handle returns another handle on a tensor, which the caller owns.
 func (p *prober) handle(x *torch.Tensor) *torch.Tensor { return p.c.Keep(p.c.Share(x)) }
-
-// mapped applies f to each tensor, once if it occurs twice.
-func mapped(list []*torch.Tensor, f func(x *torch.Tensor) *torch.Tensor) []*torch.Tensor {
-	out := make([]*torch.Tensor, len(list))
-	for i, x := range list {
-		if k := slices.Index(list[:i], x); k >= 0 {
-			out[i] = out[k]
-		} else if x != nil {
-			out[i] = f(x)
-		}
-	}
-	return out
-}
 
 func (p *prober) sampleInput(sample []*torch.Tensor) (in input) {
 	for _, x := range sample {
@@ -138,4 +117,23 @@ func (p *prober) sampleInput(sample []*torch.Tensor) (in input) {
 func (p *prober) close() {
 	p.c.Close()
 	p.peer.Close()
+}
+
+// progress reports the measured part, in layers of the model. It never goes back.
+type progress struct {
+	report   func(done, layers int)
+	layers   int
+	from, to float64 // of the current phase
+	told     float64 // the part reported last
+}
+
+// begin begins a phase, which takes a part of the time that is left.
+func (p *progress) begin(part float64) { p.from, p.to = p.to, p.to+part*(1-p.to) }
+
+// tell reports that a part of the phase is done.
+func (p *progress) tell(part float64) {
+	if p.report != nil {
+		p.told = max(p.told, p.from+(p.to-p.from)*part)
+		p.report(min(int(float64(p.layers)*p.told+1e-6), p.layers), p.layers)
+	}
 }

@@ -6,9 +6,9 @@
 //	config := plan.TimeConfig{SecondsPerByte: p.SecondsPerByte, Skips: p.Skips}
 //	counts, times, err := plan.ByTime(p.Layers, 2, config)
 //
-// Layers run as a pipe runs them: on their true inputs, in training mode, one micro-batch at a time.
-// Two stages that share a cache or a memory bus slow each other down. That is measured only if
-// Config.Devices has other devices work meanwhile.
+// Layers run as a pipe runs them: on their true inputs, in training mode, one micro-batch at a
+// time. Two stages that share a cache or a memory bus slow each other down. That is measured only
+// if Config.Devices has other devices work meanwhile.
 package profile
 
 import (
@@ -33,8 +33,8 @@ type Config struct {
 	// meanwhile. Parameters on other GPUs are copied there while their layer is measured.
 	Device torch.Device
 	Peer   torch.Device // where transfers are timed to; CPU devices are all alike
-	// Devices is the number of CPU devices that work at once in training. As many layers are timed
-	// at once, one for each core at most, since cores share caches, memory and clock. 0 is 1.
+	// Devices is the number of CPU devices that work at once in training, where cores share caches,
+	// memory and clock. As many layers are timed at once, but one for each core at most. 0 is 1.
 	Devices int
 	Threads int // of each operator, at most 256; 0 is 1
 	// Repeats is the number of timed passes, of which the 25th percentile counts. 0 is 5, or as few
@@ -54,8 +54,8 @@ type Config struct {
 	// Workers is the device of each stage, as a number. Between stages on one device nothing is
 	// copied. Nil is a device for each.
 	Workers []int
-	// MicroBatches is the number of micro-batches of a step; 0 is several, some of them in flight.
-	// With 1 a backward finds its forward's memory in the caches.
+	// MicroBatches is the number of micro-batches of a step. With 1 a backward finds its forward's
+	// memory in the caches. 0 is any greater number.
 	MicroBatches int
 	Loss         nn.Loss         // follows the last layer; nil is none
 	Target       []*torch.Tensor // of the sample
@@ -64,12 +64,12 @@ type Config struct {
 	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
 	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
 	LossUnit  bool
-	InputGrad bool // the sample's gradient is wanted; so it is if the sample requires one
+	InputGrad bool // the sample's gradient is wanted, as it is if the sample requires one
 	// DeferredBatchNorm says that forwards gather the statistics of a mini-batch; see nn.Deferred.
 	DeferredBatchNorm bool
 	Split             bool // backwards in two parts are measured, too
-	// LiftLimit measures again without limits of Device and Peer if they are too low. So the least limit that
-	// would do can be told. The second measurement holds as little as it can.
+	// LiftLimit measures again without limits if those of Device and Peer are too low, and then
+	// holds as little as it can. So an error can name the least limit that is enough.
 	LiftLimit bool
 	// Known is an earlier profile, or nil. Its layers and times are taken over if model, shapes,
 	// settings and loss are the same.
@@ -86,18 +86,16 @@ type Profile struct {
 	Timing         Timing           // of all layers
 	Chains         []Chain          // by stage of Config.Balance
 
-	looked *looked
+	measured *layerMeasurement
 }
 
 // Measure measures each of the model's flattened layers, and the stages of Config.Balance. The
-// sample is the model's input, a tensor or a tuple, with the rows of a micro-batch; it stays the
-// caller's.
+// sample, which stays the caller's, is the model's input with the rows of a micro-batch.
 //
 // Nobody else may use the model or the device until Measure returns. The model is then as it was,
 // after errors too: gradients are put back, running statistics do not move, and parameters that do
 // not exist yet exist only while their layer is measured. Measure locks its goroutine to a thread.
-// If ctx ends it stops between two runs of a layer, with ctx's error. A failure in a layer is an
-// *Error.
+// If ctx ends it stops between two runs of a layer, with ctx's error. A layer fails with an *Error.
 //
 // Under a limit Measure holds less, which takes longer. The model's input and one unit at a time,
 // with its input and the memory of its backward, must fit.
@@ -106,8 +104,8 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 	out := &Profile{}
 	err := withProber(ctx, model, config, sample, func(p *prober) {
 		key := p.settingsKey(sample)
-		if p.Known != nil && p.Known.looked != nil && p.Known.looked.key == key {
-			out.looked = p.Known.looked
+		if p.Known != nil && p.Known.measured != nil && p.Known.measured.key == key {
+			out.measured = p.Known.measured
 		}
 		err := out.measure(p, key, sample)
 		if p.isFull(err) {
@@ -122,7 +120,7 @@ func Measure(ctx context.Context, model *nn.Sequential, config Config, sample ..
 			err = out.measure(p, key, sample)
 		}
 		check(err)
-		out.view(p.layers[:p.model])
+		out.setLayers(p.layers[:p.model])
 		p.begin(1)
 		p.tell(1)
 	})
@@ -153,31 +151,30 @@ func withProber(ctx context.Context, model *nn.Sequential, config Config, sample
 	})
 }
 
-// measure measures what is not known yet.
 func (out *Profile) measure(p *prober, key string, sample []*torch.Tensor) error {
 	return attempt(theSample, func() {
 		defer p.c.Close()
-		if p.to = 0; out.looked == nil {
+		if p.to = 0; out.measured == nil {
 			if p.begin(1); p.Balance != nil {
 				p.to = 0.6
 			}
-			out.looked = p.look(key, sample)
+			out.measured = p.measureLayers(key, sample)
 		}
 		if p.Balance == nil {
 			return
 		}
-		if out.Chains = p.chains(out.looked, sample); p.Fewer != nil {
+		if out.Chains = p.chains(out.measured, sample); p.Fewer != nil {
 			defer func(was []*torch.Tensor) { p.Target = was }(p.Target)
 			p.Target = p.FewerTarget
-			for i, c := range p.chains(out.looked, p.Fewer) {
+			for i, c := range p.chains(out.measured, p.Fewer) {
 				out.Chains[i].Fewer = &c
 			}
 		}
 	})
 }
 
-// settingsKey is the same for measurements with the same layers and times. Losses of one type take
-// the same time.
+// settingsKey is the same for measurements with the same layers and times. Losses of one type are
+// assumed to take the same time.
 func (p *prober) settingsKey(sample []*torch.Tensor) string {
 	words := torch.Describe(sample)
 	for _, l := range p.layers[:p.model] {
@@ -199,7 +196,7 @@ func (c Config) resolved(layers []nn.NamedLayer, sample []*torch.Tensor) (Config
 	case len(sample) == 0:
 		return c, errors.New("profile: no sample; give the model's input with the rows of a micro-batch")
 	case c.Loss != nil && (len(c.Target) == 0 || c.Fewer != nil && len(c.FewerTarget) == 0):
-		return c, errors.New("profile: no target for the loss; want those of the sample, and of Fewer")
+		return c, errors.New("profile: no target for the loss; give Target, and with Fewer also FewerTarget")
 	}
 	err := cmp.Or(c.Device.Usable(), c.Peer.Usable(),
 		arg.Between("profile", "Threads", c.Threads, 0, system.MaxThreads))

@@ -11,8 +11,8 @@ import (
 var away = func(t *torch.Tensor, d torch.Device) bool { return d.Kind != torch.KindCPU && !t.On(d) }
 
 // ready makes a layer ready to run, until the prober's reset. It makes missing parameters, puts
-// gradients aside, and saves buffers, which layers change. It copies parameters from other GPUs, and
-// shared ones for a lane.
+// gradients aside, and saves buffers, which layers change. It copies parameters from other GPUs,
+// and shared ones for a lane.
 func (p *prober) ready(l nn.NamedLayer) {
 	shared := nn.Shared(l.Layer)
 	seen := map[*nn.Param]bool{}
@@ -62,7 +62,7 @@ func (p *prober) copyHere(h nn.NamedParam) {
 	p.undo = append(p.undo, func() { h.Replicate(was) })
 }
 
-// reset undoes, in reverse order, what was done for the layers that ran, and frees what they hold.
+// reset undoes, latest first, all changes for the layers that ran, and frees their tensors.
 func (p *prober) reset() {
 	for _, undo := range slices.Backward(p.undo) {
 		undo()

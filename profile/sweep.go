@@ -10,27 +10,27 @@ import (
 	"penstock.example/torch"
 )
 
-// sweep measures the bytes of units: forwards over the whole model, then backwards from its last unit
-// to its first. So every backward gets the true gradients, with their layout and the memory that they
-// share. Stages get copies, as on another device.
+// sweep measures the bytes of units: forwards over the whole model, then backwards from its last
+// unit to its first. So every backward gets the true gradients, with their layout and the memory
+// that they share. Stages get copies, as on another device.
 type sweep struct {
 	*prober
 	units  []unit
 	stages []*stage
 	tuples []int // by boundary: elements of the tuple
 
-	in, next input
+	in, next input         // of the unit that runs, and of the next one
 	held     map[int]input // by unit: kept inputs; the others are computed again from them
-	// back holds the gradients between units, for remat.Makes and remat.Adds. Their values do not
-	// matter. They have memory only while their unit is measured.
-	back [2]segment.Execution
+	// between holds the gradients between units, for remat.Makes and remat.Adds. Their values do
+	// not matter. They have memory only while their unit is measured.
+	between [2]segment.Execution
 }
 
 // stage is the units first <= i < last.
 type stage struct {
 	first, last int
 	values      blocks
-	grads       [2]blocks // as sweep.back
+	grads       [2]blocks // as sweep.between
 	ties        []int     // of the segment, in the order of their first use in the stage
 	released    []bool    // see remat.Footprint
 }
@@ -47,11 +47,11 @@ type unit struct {
 	backs    [4]remat.UnitBackward // by remat.BackwardKind
 }
 
-// input is the input of a unit. It owns its tensors.
+// input is the input of a unit, which owns its tensors.
 type input struct{ xs, skips []*torch.Tensor }
 
 func (b input) mapped(f func(x *torch.Tensor) *torch.Tensor) input {
-	return input{mapped(b.xs, f), mapped(b.skips, f)}
+	return input{engine.Mapped(b.xs, f), engine.Mapped(b.skips, f)}
 }
 
 func (b *input) free() {
@@ -85,8 +85,8 @@ func (p *prober) newSweep(units [][]int, sample []*torch.Tensor) *sweep {
 		w.stages = append(w.stages, st)
 	}
 	w.tuples = make([]int, len(w.units)+1)
-	for k := range w.back {
-		w.back[k].Begin(p.s, p.context)
+	for k := range w.between {
+		w.between[k].Begin(p.s, p.context)
 	}
 	w.in = p.sampleInput(sample)
 	return w
@@ -99,8 +99,8 @@ func (w *sweep) free() {
 	for _, in := range w.held {
 		in.free()
 	}
-	for k := range w.back {
-		w.back[k].Free()
+	for k := range w.between {
+		w.between[k].Free()
 	}
 }
 
@@ -110,7 +110,6 @@ var kinds = []remat.BackwardKind{remat.Makes, remat.Adds}
 // areApart says whether two stages are on different devices, between which everything is copied.
 func (w *sweep) areApart(a, b int) bool { return w.Workers == nil || w.Workers[a] != w.Workers[b] }
 
-// stageOf is the stage of a unit.
 func (w *sweep) stageOf(unit int) int {
 	return slices.IndexFunc(w.stages, func(st *stage) bool { return unit < st.last })
 }
@@ -166,25 +165,25 @@ func (w *sweep) replace(list []*torch.Tensor) {
 }
 
 func (p *prober) copied(list []*torch.Tensor) []*torch.Tensor {
-	copies := mapped(list, p.c.CopyHere)
-	mapped(copies, p.c.Keep) // after all copies, as one that fails would leave the others
+	copies := engine.Mapped(list, p.c.CopyHere)
+	engine.Mapped(copies, p.c.Keep) // after all copies, as one that fails would leave the others
 	return copies
 }
 
-// forward measures the forwards of a unit, and makes its output the next input. After the last unit it
-// makes the output's gradients.
+// forward measures the forwards of a unit, and makes its output the next input. After the last unit
+// it makes the output's gradients.
 func (w *sweep) forward(st *stage, i int) {
 	u := &w.units[i]
-	u.bytes.Save = w.runs(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
+	u.bytes.Save = w.forwardPeaks(i, remat.ForwardSave, func(e *segment.Execution, _, again reading) {
 		u.saved, u.isFrozen, st.released = again.delta, !requiresGrad(e.Saved(i)), w.release(e, st, i)
-		for _, kind := range kinds {
-			if i == len(w.units)-1 {
-				w.giveOnes(&w.back[kind], e, 0, i+1)
+		if i == len(w.units)-1 {
+			for _, kind := range kinds {
+				w.giveOnes(&w.between[kind], e, 0, i+1)
 				engine.Hollow(w.gradients(kind, i+1).all())
 			}
 		}
 	})
-	u.bytes.Keep = w.runs(i, remat.ForwardKeep, func(e *segment.Execution, first, again reading) {
+	u.bytes.Keep = w.forwardPeaks(i, remat.ForwardKeep, func(e *segment.Execution, first, again reading) {
 		w.next.xs, w.next.skips = e.Take(i + 1)
 		w.tuples[i+1] = len(w.next.xs)
 		if u.bytes.Statistics = max(first.delta-again.delta, 0); u.bytes.Statistics > 0 {
@@ -216,10 +215,10 @@ func (w *sweep) release(e *segment.Execution, st *stage, i int) (gone []bool) {
 	return gone
 }
 
-// runs runs a unit by remat.Run: in the first micro-batch, in a later one, and repeated. Only a
-// repetition leaves running statistics as they are. Deferred statistics begin with the first
-// micro-batch, and later ones add to them. last is called after the repetition.
-func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (
+// forwardPeaks returns the peaks of a unit's forwards: in the first micro-batch, in a later one,
+// and repeated. Only a repetition leaves running statistics as they are. The first micro-batch
+// begins deferred statistics, and later ones add to them. last is called after the repetition.
+func (w *sweep) forwardPeaks(i int, kind remat.Kind, last func(e *segment.Execution, first, again reading)) (
 	peaks [remat.ForwardRuns]int64) {
 	w.deferred = new(nn.Deferred)
 	defer w.deferred.Free()
@@ -229,7 +228,7 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 			peaks[run] = peaks[remat.FirstOfStep]
 			continue
 		}
-		e := w.execute(i, w.in, run == remat.Again)
+		e := w.execute(i, w.in.mapped(w.handle), run == remat.Again)
 		r := w.do(e, remat.Op{Kind: kind, Layer: i})
 		if peaks[run] = r.peak; run == remat.FirstOfStep {
 			first = r
@@ -242,7 +241,6 @@ func (w *sweep) runs(i int, kind remat.Kind, last func(e *segment.Execution, fir
 	return peaks
 }
 
-// backwards measures the backwards of all units.
 func (w *sweep) backwards() {
 	for number, st := range slices.Backward(w.stages) {
 		for _, kind := range kinds {
@@ -256,9 +254,9 @@ func (w *sweep) backwards() {
 }
 
 // descend measures the backwards of units from <= i < to, the last first. The input of unit from is
-// kept. descend keeps the middle unit's input for the upper half: n units have log2(n) kept inputs,
-// and a unit runs forward log2(n)/2 times. If little may be held, each input is computed from the
-// first.
+// held. descend also holds the middle unit's input for the upper half. For n units there are
+// log2(n) inputs held, and a unit runs forward log2(n)/2 times. A lean sweep computes each input
+// from the first.
 func (w *sweep) descend(st *stage, from, to int) {
 	if to-from == 1 {
 		w.backward(st, from)
@@ -271,7 +269,7 @@ func (w *sweep) descend(st *stage, from, to int) {
 	w.in = w.held[from].mapped(w.handle)
 	for i := from; i < middle; i++ {
 		w.run(i, func() {
-			e := w.execute(i, w.in, true)
+			e := w.execute(i, w.in.mapped(w.handle), true)
 			w.do(e, remat.Op{Kind: remat.ForwardKeep, Layer: i})
 			w.in.free()
 			w.in.xs, w.in.skips = e.Take(i + 1)
@@ -282,7 +280,6 @@ func (w *sweep) descend(st *stage, from, to int) {
 	w.descend(st, from, middle)
 }
 
-// backward measures the backwards of a unit.
 func (w *sweep) backward(st *stage, i int) {
 	w.tell(float64(len(w.units)-1-i) / float64(len(w.units)))
 	w.run(i, func() {
@@ -308,13 +305,13 @@ func (w *sweep) backwardOf(st *stage, i int, kind remat.BackwardKind) {
 		u.backs[kind+remat.MakesLater] = w.split(st, i, kind)
 		zeroGrads(zeroed)
 	}
-	// The backward frees its gradients. No new memory gets their identity until the unit is measured.
+	// backward frees the gradients; no new memory may get their identity until the unit is measured
 	for _, t := range w.gradients(kind, i+1).all() {
 		if t != nil {
 			w.undo = append(w.undo, engine.HoldStorage(t))
 		}
 	}
-	before, e := gradBytes(u.list), &w.back[kind]
+	before, e := gradBytes(u.list), &w.between[kind]
 	in := w.held[i].mapped(w.handle)
 	e.Send(i, segment.Arrival{Tensors: in.xs, Skips: in.skips})
 	e.Again(i)
@@ -346,7 +343,7 @@ func (w *sweep) depart(st *stage, number int) {
 			}
 			if w.areApart(user, number) {
 				w.replace(g.ties[k : k+1])
-				w.back[kind].GiveTie(k, g.ties[k])
+				w.between[kind].GiveTie(k, g.ties[k])
 			}
 		}
 		engine.Hollow(g.all())

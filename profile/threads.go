@@ -17,8 +17,8 @@ const (
 	rounds      = 3
 	threadsTime = 3 * time.Second       // after which no window begins
 	forwardTime = 50 * time.Millisecond // of a window, with one thread
-	turn        = 30 * time.Millisecond // of a number of threads, at least
-	mostPasses  = 100                   // in a turn
+	turnTime    = 30 * time.Millisecond // of a turn, at least
+	maxPasses   = 100                   // in a turn
 )
 
 // ThreadTimes is how long a micro-batch takes with several numbers of threads.
@@ -37,10 +37,10 @@ func (t ThreadTimes) Faster(i, j int) float64 {
 	return ratios[len(ratios)/2]
 }
 
-// Threads times forward and backward of a model's layers with several numbers of threads, as [Measure]
-// does otherwise. The numbers take turns, three times. After some seconds it ends, so that the last
-// layers may be missing. A nil Config.Clock is the time of day. Config.Threads, Repeats, Devices and
-// Balance are ignored.
+// Threads times forward and backward of a model's layers with several numbers of threads, as
+// [Measure] does otherwise. The numbers take turns, three times. After some seconds it ends, so
+// that the last layers may be missing. A nil Config.Clock is the time of day. Config.Threads,
+// Repeats, Devices and Balance are ignored.
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
 	if begin := time.Now(); config.Clock == nil {
@@ -78,12 +78,11 @@ func (l *lane) grow() {
 		l.at, l.to = l.to, l.to+1
 		l.ready(l.layers[l.at])
 		e.Again(l.at)
-		l.run(e, remat.ForwardSave, l.at, new(timed))
+		l.run(e, remat.ForwardSave, l.at, new(durations))
 	}
 	e.Free()
 }
 
-// rounds times the window in rounds.
 func (l *lane) rounds(t *ThreadTimes) {
 	for k := range t.Rounds {
 		l.tell((float64(l.from) + float64((l.to-l.from)*k)/rounds) / float64(len(l.layers)))
@@ -92,11 +91,11 @@ func (l *lane) rounds(t *ThreadTimes) {
 				j = len(t.Threads) - 1 - j
 			}
 			l.c.SetThreads(t.Threads[j])
-			var times timed
-			for begin := l.Clock(); len(times) < 2 || len(times) < mostPasses && l.Clock()-begin < turn; {
-				before, e, into := l.spent, l.begin(), make([]unitTimes, len(l.layers))
+			var times durations
+			for begin := l.Clock(); len(times) < 2 || len(times) < maxPasses && l.Clock()-begin < turnTime; {
+				before, e, into := l.spent, l.begin(), make([]layerTimes, len(l.layers))
 				l.forward(e, remat.ForwardSave, forward, into)
-				l.back(e, laterBackward, into)
+				l.backward(e, laterBackward, into)
 				times = append(times, l.spent-before)
 			}
 			// in the first pass threads are woken, or made
@@ -105,9 +104,9 @@ func (l *lane) rounds(t *ThreadTimes) {
 	}
 }
 
-// onThread runs f on an OS thread of its own if operators use several threads, which then end with f.
-// Otherwise OpenMP would count them for ever, and let threads sleep between operators once it counts
-// more threads than cores. A pipe's worker is such a thread already.
+// onThread runs f on an OS thread of its own if operators use several threads, which then end with
+// f. Otherwise OpenMP would count them for ever, and let threads sleep between operators once it
+// counts more threads than cores. A pipe's worker is such a thread already.
 func onThread(threads int, f func() error) error {
 	if threads <= 1 || system.ThreadTag() != 0 {
 		runtime.LockOSThread()

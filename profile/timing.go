@@ -12,8 +12,8 @@ import (
 
 // Timing says how far the times of a profile can be trusted.
 type Timing struct {
-	// Spread is how much longer the median run took than the 25th percentile, which counts, over all
-	// layers; 0.1 is 10 %. It is 0 if there was one run, or nothing was timed.
+	// Spread is how much longer the median run took than the 25th percentile, over all layers; 0.1 is
+	// 10 %. It is 0 if there was one run, or nothing was timed.
 	Spread  float64
 	Devices int // that worked while layers were timed; 0 if nothing was timed
 }
@@ -27,20 +27,20 @@ func (t Timing) Warning() string {
 	return fmt.Sprintf("the median run took %.0f %% longer than the lower quartile", 100*t.Spread)
 }
 
-// Useless reports whether the times are of no use: the median run took twice as long as what counts.
+// Useless reports whether the times are of no use: the median run took twice the 25th percentile.
 func (t Timing) Useless() bool { return t.Spread >= 1 }
 
-// timed is how long each run of one operation took.
-type timed []time.Duration
+// durations has the duration of each run of one operation.
+type durations []time.Duration
 
-// micros is the 25th percentile in microseconds, which counts. Most runs may be disturbed without
-// changing it. Sums of the least were 4 to 8 % below the quickest steps on a machine with other work.
-func (t timed) micros() float64 { return t.quantile(0.25) }
+// micros is the 25th percentile in microseconds. Other work may disturb most runs without changing
+// it. Sums of minima were 4 to 8 % less than the quickest steps on a machine with other work.
+func (t durations) micros() float64 { return t.quantile(0.25) }
 
-func (t timed) median() float64 { return t.quantile(0.5) }
+func (t durations) median() float64 { return t.quantile(0.5) }
 
-// quantile interpolates between runs, so that their number does not matter; 0 of no runs.
-func (t timed) quantile(part float64) float64 {
+// quantile interpolates between runs, so that their number does not matter. Without runs it is 0.
+func (t durations) quantile(part float64) float64 {
 	if len(t) == 0 {
 		return 0
 	}
@@ -51,30 +51,29 @@ func (t timed) quantile(part float64) float64 {
 	return (float64(list[k]) + (at-float64(k))*float64(next-list[k])) / float64(time.Microsecond)
 }
 
-// spread is Timing.Spread of layers.
-func spread(layers []unitTimes) float64 {
-	var typical, median float64
+func spread(layers []layerTimes) float64 {
+	var quartile, median float64 // microseconds
 	for _, l := range layers {
 		for _, t := range l {
-			typical, median = typical+t.micros(), median+t.median()
+			quartile, median = quartile+t.micros(), median+t.median()
 		}
 	}
-	return (median - typical) / max(typical, 1e-3) // microseconds
+	return (median - quartile) / max(quartile, 1e-3)
 }
 
-// queues reports whether the host queues all runs of a pass before it waits for them, as in a step on
-// a GPU. Tests replace it.
+// queues reports whether the host queues all runs of a pass before it waits for them, as in a step
+// on a GPU. Tests replace it.
 var queues = func(c *Config) bool { return c.Clock == nil && c.Device.Kind == torch.KindCUDA }
 
 // queued is a run between two moments of a stream.
 type queued struct {
 	start, end engine.Moment
-	into       *timed
+	into       *durations
 }
 
-// time appends how long a run takes on a context's device; see Config.Clock. If a pass queues its runs,
-// timedPass appends it.
-func (p *prober) time(on *torch.Ctx, into *timed, do func()) {
+// time appends how long a run takes on a context's device; see Config.Clock. If a pass queues its
+// runs, endQueue appends it.
+func (p *prober) time(on *torch.Ctx, into *durations, do func()) {
 	defer on.Release(on.Mark())
 	clock := p.Clock
 	if clock == nil && p.Threads <= 1 && p.Device.Kind == torch.KindCPU {
@@ -95,7 +94,7 @@ func (p *prober) time(on *torch.Ctx, into *timed, do func()) {
 	}
 }
 
-func (p *prober) took(t time.Duration, into *timed) { *into, p.spent = append(*into, t), p.spent+t }
+func (p *prober) took(t time.Duration, into *durations) { *into, p.spent = append(*into, t), p.spent+t }
 
 // endQueue waits for all queued runs. If on is nil their times are dropped.
 func (p *prober) endQueue(on *torch.Ctx) {
@@ -110,13 +109,4 @@ func (p *prober) endQueue(on *torch.Ctx) {
 		r.end.Free()
 	}
 	p.queue, p.queueing = p.queue[:0], false
-}
-
-// timedPass does a pass and returns how long its runs took together.
-func (l *lane) timedPass(times []unitTimes) time.Duration {
-	before := l.spent
-	l.queueing = queues(&l.Config)
-	l.pass(times)
-	l.endQueue(l.c)
-	return l.spent - before
 }

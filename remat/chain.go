@@ -21,7 +21,7 @@ type Chain struct {
 	Rows     int        // of the batch
 	Threads  int        // of an operator
 	Devices  int        // that worked meanwhile, each with as many threads
-	Spread   float64    // how much longer the median run took than the runs that count; 0.1 is 10 %
+	Spread   float64    // median time of a run over the time that counts, minus 1; 0.1 is 10 % longer
 }
 
 // WithoutInput returns the chain without the bytes of x(0), for callers that count x(0) elsewhere.
@@ -77,8 +77,8 @@ type Deferred struct {
 	Longer float64 `json:"longer_us,omitzero"` // microseconds of both beyond a whole backward
 }
 
-// Second returns the time of the second part of the backward of layer i, in a chain of [Chain.InParts]:
-// half of the backward if Deferred is nil.
+// Second returns the time of the second part of the backward of layer i, in a chain of [Chain.InParts].
+// It is half of the backward if Deferred is nil.
 func (c Chain) Second(i int) float64 {
 	if c.Deferred == nil {
 		return c.Layers[i].Backward / 2
@@ -86,7 +86,8 @@ func (c Chain) Second(i int) float64 {
 	return c.Layers[i].Backward * c.Deferred[i].Share
 }
 
-// InParts returns the chain with backwards in two parts: each is as long as both parts.
+// InParts returns the chain for schedules with backwards in two parts. The backward of a layer then has
+// the time of both parts together.
 func (c Chain) InParts() Chain {
 	c.Layers = slices.Clone(c.Layers)
 	for i, d := range c.Deferred {

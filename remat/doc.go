@@ -1,8 +1,7 @@
 // Package remat is the model of rematerialisation, which trains a chain of layers under a limit of
 // bytes by recomputing some activations. It knows no tensors: a [Chain] has the costs of each layer, a
-// [Plan] is a list of operations, and [Check] replays one, to the byte. [Baselines] are the plans of the
-// usual strategies, [Explain] describes a plan. Solve of package plan
-// finds plans, for a chain by its FromChain.
+// [Plan] is a list of operations, and [Check] replays the operations, to the byte. [Baselines] returns the
+// plans of the usual strategies, and [Explain] describes a plan. Package plan finds plans.
 //
 // # The model
 //
@@ -19,8 +18,8 @@
 //	loss             x(L) -> y(L); then drops x(L)
 //	backward i       x(i), X(i+1), y(i+1) -> y(i); then drops X(i+1), y(i+1) and x(i)
 //
-// An x(i) that is a part of X(i) is only dropped with X(i). An operation may not make a value that is
-// held. In a complete plan the loss runs once, and then backward L-1 down to backward 0, each once.
+// An x(i) that is a part of X(i) is dropped with X(i), not before. No operation makes a value that is
+// already held. In a complete plan the loss runs once, and then backward L-1 down to backward 0, each once.
 //
 // # Bytes
 //

@@ -139,9 +139,9 @@ func (f *Footprint) Chain(times []UnitTimes, loss float64, prologue int, kind Ba
 	return c
 }
 
-// made returns the bytes of the blocks that begin at each boundary, and the carries, of a chain that
-// begins at boundary first. Older blocks begin there, too. With down, blocks begin at their last
-// boundary, as those of gradients do.
+// made returns the bytes that are made at each boundary, and the carries, of a chain that begins at
+// boundary first. A block is made at its first boundary, but not before boundary first. With down it is
+// made at its last boundary, as gradients are.
 func (b Blocks) made(units, first int, down bool) (made []int64, carries []Carry) {
 	made = make([]int64, units+1)
 	low, high := make([]int, len(b.Bytes)), make([]int, len(b.Bytes))
@@ -217,9 +217,9 @@ func FootprintOf(c Chain, prologue int) *Footprint {
 	return out
 }
 
-// chainBlocks returns the blocks of a chain's n+1 inputs, or with down those of their gradients, which
-// are made from the last input down. made is the bytes made at an input; carries are the parts of
-// these bytes at other inputs, too. The chain begins at boundary first.
+// chainBlocks returns the blocks of a chain's n+1 inputs. made is the bytes made at an input; carries are
+// the parts of these bytes that other inputs share. With down the blocks are gradients of the inputs, and
+// the last one is made first. The chain begins at boundary first.
 func chainBlocks(first, n int, carries []Carry, down bool, made func(i int) int64) (out Blocks) {
 	out.At = make([][]int, first+n+1)
 	add := func(bytes int64, from, to int) {

@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock.example/internal/golden"
 	"penstock.example/internal/must"
 	"penstock.example/internal/planfile"
 	"penstock.example/internal/strict"
@@ -77,7 +76,7 @@ func TestFilesAreGolden(t *testing.T) {
 		"plan.json":   func() ([]byte, error) { return planfile.FormatPlan(plan) },
 	} {
 		text := must.Get(format())(t)
-		golden.Compare(t, name, string(text))
+		must.Match(t, name, string(text))
 	}
 }
 

@@ -23,21 +23,15 @@ import (
 // may be called concurrently.
 type File struct {
 	path     string
-	parts    []*part
-	spans    []span // sorted by name
+	sources  []io.ReaderAt // files, to close
+	spans    []span        // sorted by name
 	metadata map[string]string
 }
 
-// part is a file of tensors.
-type part struct {
-	source io.ReaderAt
-	data   int64 // offset of the data in the file
-}
-
-// span is a tensor and its range of bytes in a part's data.
+// span is a tensor and its range of bytes in a file.
 type span struct {
 	Tensor
-	part       *part
+	source     io.ReaderAt
 	begin, end int64
 }
 
@@ -100,7 +94,7 @@ func openIndex(path string) (*File, error) {
 			err = fmt.Errorf("its file %s: %w", name, err)
 			break
 		}
-		whole.parts = append(whole.parts, file.parts...)
+		whole.sources = append(whole.sources, file.sources...)
 		for _, s := range file.spans {
 			if index.Files[s.Name] == name {
 				whole.spans = append(whole.spans, s)
@@ -125,15 +119,17 @@ func newFile(source io.ReaderAt, size int64) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &part{source: source, data: lengthSize + int64(len(header))}
-	file := &File{parts: []*part{p}}
+	file := &File{sources: []io.ReaderAt{source}}
 	if file.spans, file.metadata, err = parseHeader(header); err != nil {
 		return nil, fmt.Errorf("the header: %w", err)
 	}
+	data := lengthSize + int64(len(header)) // its offset
+	err = checkTiling(file.spans, size-data)
 	for i := range file.spans {
-		file.spans[i].part = p
+		s := &file.spans[i]
+		s.source, s.begin, s.end = source, s.begin+data, s.end+data
 	}
-	return file, checkTiling(file.spans, size-p.data)
+	return file, err
 }
 
 // readHeader reads the header without its length. It checks the length before it allocates memory.
@@ -160,8 +156,9 @@ func readHeader(source io.ReaderAt, size int64) ([]byte, error) {
 	return header, nil
 }
 
-// parseHeader returns the header's tensors sorted by name, and its metadata or nil. The JSON reader refuses
-// duplicate and unknown names, names in another case, and invalid UTF-8.
+// parseHeader returns the header's tensors sorted by name, with offsets in the data, and its
+// metadata or nil. The JSON reader refuses duplicate and unknown names, names in another case, and
+// invalid UTF-8.
 func parseHeader(header []byte) (spans []span, metadata map[string]string, err error) {
 	var members map[string]jsontext.Value
 	if err := json.Unmarshal(bytes.TrimRight(header, " "), &members); err != nil {
@@ -243,15 +240,14 @@ func (f *File) Read(name string) (Tensor, error) {
 		return Tensor{}, fmt.Errorf("safetensors: %s: no tensor %q among %d", f.path, name, len(f.spans))
 	}
 	s := f.spans[i]
-	from := s.part.data + s.begin
 	data := make([]byte, s.end-s.begin)
-	err := readAt(s.part.source, data, from)
+	err := readAt(s.source, data, s.begin)
 	if err == nil {
 		err = s.checkData(data)
 	}
 	if err != nil {
 		return Tensor{}, disk.Short(fmt.Errorf("safetensors: %s: tensor %q: bytes %d to %d: %w", f.path, name,
-			from, s.part.data+s.end, err))
+			s.begin, s.end, err))
 	}
 	t := s.Tensor
 	t.Shape, t.Data = slices.Clone(s.Shape), data
@@ -260,8 +256,8 @@ func (f *File) Read(name string) (Tensor, error) {
 
 // Close closes the file. Tensors already read stay valid; Read fails afterwards.
 func (f *File) Close() (err error) {
-	for _, p := range f.parts {
-		err = errors.Join(err, p.source.(io.Closer).Close()) // a file
+	for _, s := range f.sources {
+		err = errors.Join(err, s.(io.Closer).Close())
 	}
 	return err
 }

@@ -64,8 +64,8 @@ type Tensor struct {
 	// Data holds the elements, little-endian and row-major.
 	Data []byte
 
-	// Load passes the same bytes to write, in one or several pieces of whole elements, and returns write's
-	// error. It may reuse a piece after write returns. Writing a file calls Load once.
+	// Load passes the elements to write, in one or several pieces of whole elements, and returns
+	// write's error. It may reuse a piece after write returns. Writing a file calls Load once.
 	Load func(write func(piece []byte) error) error
 }
 
@@ -198,7 +198,8 @@ func header(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	end := int64(0)
 	for _, t := range tensors {
 		if _, twice := entries[t.Name]; twice || t.Name == metadataKey {
-			return nil, fmt.Errorf("two tensors are named %q, or one %s", t.Name, metadataKey)
+			return nil, fmt.Errorf("tensor %q: want each name once, and no tensor named %s", t.Name,
+				metadataKey)
 		}
 		size, err := t.Size()
 		if err == nil && t.Load == nil {

@@ -127,10 +127,10 @@ func TestWriteRefuses(t *testing.T) {
 		metadata map[string]string
 		want     string
 	}{
-		{one(safetensors.Tensor{Name: "__metadata__", DType: "U8"}), nil, "or one __metadata__"},
+		{one(safetensors.Tensor{Name: "__metadata__", DType: "U8"}), nil, "no tensor named __metadata__"},
 		{one(safetensors.Tensor{Name: "\xff", DType: "U8", Data: []byte{1}}), nil, "invalid UTF-8"},
 		{[]safetensors.Tensor{{Name: "w", DType: "U8", Data: []byte{1}},
-			{Name: "w", DType: "F32", Data: make([]byte, 4)}}, nil, `two tensors are named "w"`},
+			{Name: "w", DType: "F32", Data: make([]byte, 4)}}, nil, `tensor "w": want each name once`},
 		{one(safetensors.Tensor{Name: "w", DType: "F8", Data: []byte{1}}), nil,
 			`tensor "w": unknown dtype "F8", expected one of F64`},
 		{one(safetensors.Tensor{Name: "w", DType: "F32", Shape: []int64{2, 3}, Data: make([]byte, 20)}),

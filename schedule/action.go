@@ -21,8 +21,7 @@ const (
 	// BackwardInput is the first part of a backward in two parts. It computes the gradients of the
 	// stage's inputs, for which earlier stages wait.
 	BackwardInput
-	// BackwardWeight is the second part. It adds to the stage's gradients, and no stage waits for
-	// it.
+	// BackwardWeight is the second part. It adds to the stage's gradients. No stage waits for it.
 	BackwardWeight
 	// SendActivation puts a stage's output on the link to a later stage.
 	SendActivation

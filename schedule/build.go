@@ -15,16 +15,15 @@ type builder struct {
 	workers [][]Action
 }
 
-// build makes the program of a schedule. split divides the stages into chunks. If the placement
-// does not suit the schedule, split says which one it wants. write lists the computations of all
-// chunks.
-func build(name string, c Config, split func(placement []int) (chunks []chunk, want string),
+// build makes the program of a schedule. chunksOf divides the stages into chunks; if their
+// placement does not suit the schedule, want describes one that does. write lists the computations.
+func build(name string, c Config, chunksOf func(placement []int) (chunks []chunk, want string),
 	write func(b *builder)) (*Program, error) {
 	p, placement, err := c.emptyProgram()
 	if err != nil {
 		return nil, fmt.Errorf("schedule: %s: %w", name, err)
 	}
-	chunks, want := split(placement)
+	chunks, want := chunksOf(placement)
 	if want != "" {
 		return nil, fmt.Errorf("schedule: %s: stages are on the workers %v, want %s", name, placement, want)
 	}
@@ -38,9 +37,9 @@ func build(name string, c Config, split func(placement []int) (chunks []chunk, w
 // cell is a chunk and a micro-batch that it computes.
 type cell struct{ chunk, microBatch int }
 
-// perform appends the computation of a cell. A forward visits the chunk's stages in ascending order,
-// a backward in descending order, each after the stage's recomputation if the config asks for one.
-// Micro-batches that do not exist are left out.
+// perform appends the computation of a cell. A forward visits the chunk's stages in ascending
+// order, a backward in descending order, each after the stage's recomputation if the config asks
+// for one. Micro-batches that do not exist are left out.
 func (b *builder) perform(kind Kind, c cell) {
 	at := b.chunks[c.chunk]
 	list := &b.workers[at.worker]
@@ -60,8 +59,8 @@ func (b *builder) perform(kind Kind, c cell) {
 }
 
 // alternate appends the computations of a worker: warmup forwards, then a forward and a backward in
-// turn, then the backwards that are left. If backwards are in two parts, the gradients of the
-// weights follow lag backwards behind the gradients of the inputs.
+// turn, then the remaining backwards. With split each backward is in two parts, and lag first parts
+// of later backwards run before its second part.
 func (b *builder) alternate(forward, backward []cell, warmup int, split bool, lag int) {
 	n := len(forward)
 	for k := range n + min(n, warmup) {
@@ -117,8 +116,7 @@ func looped(placement []int) (chunks []chunk, want string) {
 	return chunks, want
 }
 
-// folded makes a chunk of each stage. Each worker must have two stages, and they must go to and
-// fro.
+// folded makes a chunk of each stage. Each worker must have two stages, which go to and fro.
 func folded(placement []int) (chunks []chunk, want string) {
 	for s, w := range placement {
 		if w != placement[len(placement)-1-s] || len(placement) != 2*(slices.Max(placement)+1) {
@@ -142,57 +140,53 @@ func single(placement []int) (chunks []chunk, want string) {
 // A send directly follows the computation that made its value, and a receive directly precedes the
 // computation that uses its value. meet then moves some receives ahead.
 func (p *Program) fill(workers [][]Action) {
-	skips := fanOf(p.Skips)
 	for w, computations := range workers {
 		list := make([]Action, 0, 3*len(computations))
 		for _, a := range computations {
-			list = p.receives(list, skips, a)
-			list = append(list, a)
-			list = p.sends(list, skips, a)
+			list = append(p.receives(list, a), a)
+			list = p.sends(list, a)
 		}
 		p.Workers[w] = list
 	}
 }
 
-// receives appends the receives that a computation needs. Skips come first, as they are sent first.
-func (p *Program) receives(list []Action, skips fan, a Action) []Action {
-	switch {
-	case a.Kind == Forward:
-		for _, from := range skips.from[a.Stage] {
-			list = append(list, Action{ReceiveActivation, a.Stage, a.MicroBatch, from})
-		}
-		if a.Stage > 0 {
-			list = append(list, Action{ReceiveActivation, a.Stage, a.MicroBatch, a.Stage - 1})
-		}
-	case a.Kind.gradients():
-		for _, to := range slices.Backward(skips.to[a.Stage]) {
-			list = append(list, Action{ReceiveGradient, a.Stage, a.MicroBatch, to})
-		}
-		if a.Stage < p.Stages-1 {
-			list = append(list, Action{ReceiveGradient, a.Stage, a.MicroBatch, a.Stage + 1})
-		}
-	}
-	return list
+// receives appends the receives that a computation needs.
+func (p *Program) receives(list []Action, a Action) []Action {
+	return p.transfers(list, a, ReceiveActivation, ReceiveGradient)
 }
 
-// sends appends the sends of a computation's values. The neighbour comes first, as it needs them
-// first.
-func (p *Program) sends(list []Action, skips fan, a Action) []Action {
-	switch {
-	case a.Kind == Forward:
-		if a.Stage < p.Stages-1 {
-			list = append(list, Action{SendActivation, a.Stage, a.MicroBatch, a.Stage + 1})
+// sends appends the sends of a computation's values.
+func (p *Program) sends(list []Action, a Action) []Action {
+	return p.transfers(list, a, SendActivation, SendGradient)
+}
+
+// transfers appends the transfers of a forward, of kind activation in ascending order of the other
+// stage, or of a backward, of kind gradient in descending order. So the neighbour, which needs a
+// stage's value first, is sent it first, and is received from last.
+func (p *Program) transfers(list []Action, a Action, activation, gradient Kind) []Action {
+	kind, first := activation, len(list)
+	if a.Kind.gradients() {
+		kind = gradient
+	} else if a.Kind != Forward {
+		return list
+	}
+	add := func(peer int) { list = append(list, Action{kind, a.Stage, a.MicroBatch, peer}) }
+	later := kind == SendActivation || kind == ReceiveGradient
+	if later && a.Stage < p.Stages-1 {
+		add(a.Stage + 1)
+	}
+	for _, e := range p.Skips {
+		if later && e.From == a.Stage {
+			add(e.To)
+		} else if !later && e.To == a.Stage {
+			add(e.From)
 		}
-		for _, to := range skips.to[a.Stage] {
-			list = append(list, Action{SendActivation, a.Stage, a.MicroBatch, to})
-		}
-	case a.Kind.gradients():
-		if a.Stage > 0 {
-			list = append(list, Action{SendGradient, a.Stage, a.MicroBatch, a.Stage - 1})
-		}
-		for _, from := range slices.Backward(skips.from[a.Stage]) {
-			list = append(list, Action{SendGradient, a.Stage, a.MicroBatch, from})
-		}
+	}
+	if !later && a.Stage > 0 {
+		add(a.Stage - 1)
+	}
+	if kind == gradient {
+		slices.Reverse(list[first:])
 	}
 	return list
 }

@@ -18,8 +18,8 @@ type Violation struct {
 	//	order       a worker performs every action after its dependencies on the same worker
 	//	deadlock    workers that wait for each other get to the end
 	Rule     string
-	Worker   int    // that performs the action
-	Position int    // of the action in the worker's list, from 1; 0 if the fault is no action's
+	Worker   int    // of the action
+	Position int    // of the action in the worker's list, from 1; 0 if no action is at fault
 	Action   Action // if Position is not 0
 	Reason   string
 }
@@ -98,7 +98,7 @@ func (c *checker) report(rule string, id int, format string, args ...any) {
 	if len(c.found) < mostViolations {
 		v := Violation{Rule: rule, Reason: fmt.Sprintf(format, args...)}
 		if id >= 0 {
-			v.Worker, v.Position, v.Action = c.Worker[id], c.place(id)+1, c.Actions[id]
+			v.Worker, v.Position, v.Action = c.Worker[id], c.indexInWorker(id)+1, c.Actions[id]
 		}
 		c.found = append(c.found, v)
 	}
@@ -114,7 +114,7 @@ func (c *checker) checkActions() {
 		}
 		if first, _ := c.IndexOf(a); first != id {
 			c.report("duplicate", id, "it is there already: worker %d, action %d", c.Worker[first],
-				c.place(first)+1)
+				c.indexInWorker(first)+1)
 		}
 		if home, some := homes[a.Stage]; !some {
 			homes[a.Stage] = c.Worker[id]
@@ -150,7 +150,7 @@ func (c *checker) whyUnknown(a Action) string {
 
 // withTransfers returns a computation and its transfers.
 func (c *checker) withTransfers(a Action) []Action {
-	return c.sends(append(c.receives(nil, c.skips, a), a), c.skips, a)
+	return c.sends(append(c.receives(nil, a), a), a)
 }
 
 // checkMissing finds actions that the program lacks. Recomputations are optional, and a backward
@@ -209,7 +209,7 @@ func (c *checker) checkProgress() {
 				c.report("order", id, "it comes before %v, which it needs", c.Actions[dep])
 			default:
 				c.report("deadlock", id, "it waits for %v on worker %d, which is stuck at %v, action %d",
-					c.Actions[dep], on, c.Actions[stuck[on]], c.place(stuck[on])+1)
+					c.Actions[dep], on, c.Actions[stuck[on]], c.indexInWorker(stuck[on])+1)
 			}
 		}
 	}

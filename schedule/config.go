@@ -59,8 +59,7 @@ type Config struct {
 	Capacity int
 }
 
-// emptyProgram validates the config and returns a program without actions, and the worker of each
-// stage.
+// emptyProgram validates the config. It returns a program without actions and each stage's worker.
 func (c Config) emptyProgram() (*Program, []int, error) {
 	p := &Program{Stages: c.Stages, MicroBatches: c.MicroBatches, Capacity: c.Capacity}
 	for _, e := range c.Skips {
@@ -143,15 +142,3 @@ func (e Edge) String() string { return fmt.Sprintf("%d>%d", e.From, e.To) }
 func compareEdges(a, b Edge) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) }
 
 func (e Edge) neighbours() bool { return e.To == e.From+1 }
-
-// fan lists, by stage, the stages that its skips come from and go to, ascending.
-type fan struct{ from, to map[int][]int }
-
-func fanOf(skips []Edge) fan {
-	f := fan{make(map[int][]int), make(map[int][]int)}
-	for _, e := range skips {
-		f.from[e.To] = append(f.from[e.To], e.From)
-		f.to[e.From] = append(f.to[e.From], e.To)
-	}
-	return f
-}

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Fixed returns the generator of one given program, which must not change. The generator fails for
-// another number of stages, for more micro-batches, and if the program has other stages on a
-// worker. For fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
+// Fixed returns the generator of one given program, which must not change. The generator fails if
+// the config has another number of stages, more micro-batches, or other stages on a worker. For
+// fewer micro-batches it returns the program of the first ones ([Program.Fewer]).
 //
 // The config decides recomputations, skips and capacity. If the program has others, or cannot run
 // at this capacity, its computations keep their order: recomputations are dropped, or added

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock.example/internal/golden"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -55,7 +55,7 @@ func TestGPipeGolden(t *testing.T) {
 			}
 			grid := simulate(t, p, schedule.Unit).Grid()
 			text := p.String() + "\n# " + strings.ReplaceAll(strings.TrimSpace(grid), "\n", "\n# ") + "\n"
-			golden.Compare(t, tt.file, text)
+			must.Match(t, tt.file, text)
 			if diff := cmp.Diff(p, parse(t, text)); diff != "" {
 				t.Errorf("the golden text is another program (-want +got):\n%s", diff)
 			}

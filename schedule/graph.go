@@ -29,10 +29,8 @@ type Graph struct {
 	Worker  []int    // by id: the worker that performs the action
 	First   []int    // by worker: the id of its first action; and then len(Actions)
 	Deps    [][]int  // by id: the ids of the actions that must be done before it starts
-	Cross   [][]int  // by id: the Deps on other workers, for which a worker has to wait
 
 	program *Program
-	skips   fan
 	// Skips and reductions are in a map, all other actions in a table. With a map alone the graph
 	// of 64 stages and 1,000 micro-batches takes five times as long.
 	table []int32 // by slot: id + 1, or 0
@@ -43,20 +41,12 @@ type Graph struct {
 // If an action occurs twice, others depend on the first occurrence.
 func (p *Program) Graph() *Graph {
 	g := p.index()
-	n := len(g.Actions)
-	g.Deps, g.Cross = make([][]int, n), make([][]int, n)
-	// There are hundreds of thousands of actions, so their lists share the memory of two long ones.
-	deps, cross := make([]int, 0, 3*n), make([]int, 0, n)
+	// There are hundreds of thousands of actions, so their lists share the memory of a long one.
+	all := make([]int, 0, 3*len(g.Actions))
 	for id := range g.Actions {
-		firstDep, firstCross := len(deps), len(cross)
-		deps = g.deps(deps, id)
-		for _, dep := range deps[firstDep:] {
-			if g.Worker[dep] != g.Worker[id] {
-				cross = append(cross, dep)
-			}
-		}
-		g.Deps[id] = deps[firstDep:len(deps):len(deps)]
-		g.Cross[id] = cross[firstCross:len(cross):len(cross)]
+		first := len(all)
+		all = g.deps(all, id)
+		g.Deps = append(g.Deps, all[first:len(all):len(all)])
 	}
 	return g
 }
@@ -64,8 +54,7 @@ func (p *Program) Graph() *Graph {
 // index returns the graph without its dependencies.
 func (p *Program) index() *Graph {
 	g := &Graph{
-		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, skips: fanOf(p.Skips),
-		rest: map[Action]int{},
+		Actions: slices.Concat(p.Workers...), First: []int{0}, program: p, rest: map[Action]int{},
 	}
 	if p.checkHeader() == nil {
 		g.table = make([]int32, p.Stages*p.MicroBatches*kinds)
@@ -120,15 +109,15 @@ func (g *Graph) IndexOf(a Action) (int, bool) {
 	return id, ok
 }
 
-// place returns an action's index in its worker's list.
-func (g *Graph) place(id int) int { return id - g.First[g.Worker[id]] }
+// indexInWorker returns an action's index in its worker's list.
+func (g *Graph) indexInWorker(id int) int { return id - g.First[g.Worker[id]] }
 
 // deps appends the ids of the actions that must be done before an action starts.
 func (g *Graph) deps(list []int, id int) []int {
 	var space [8]Action
 	a := g.Actions[id]
 	need := g.needs(space[:0], a)
-	own := len(need) // the needs of links, after it, count only on other workers
+	unlimited := len(need) // the rest are needs of links, which hold any number within a worker
 	capacity := g.program.Capacity
 	if a.Kind.Send() && capacity > 0 && a.distance() == 1 {
 		earlier := a.Matching()
@@ -141,20 +130,19 @@ func (g *Graph) deps(list []int, id int) []int {
 		}
 	}
 	for i, a := range need {
-		if dep, ok := g.IndexOf(a); ok && (i < own || g.Worker[dep] != g.Worker[id]) {
+		if dep, ok := g.IndexOf(a); ok && (i < unlimited || g.Worker[dep] != g.Worker[id]) {
 			list = append(list, dep)
 		}
 	}
 	return list
 }
 
-// needs appends the dependencies of an action in a complete program, whatever the capacity. For the
-// first micro-batch some of them exist in no program.
+// needs appends an action's dependencies but for capacities, whether the program has them or not.
 func (g *Graph) needs(list []Action, a Action) []Action {
 	s, i, last := a.Stage, a.MicroBatch, g.program.MicroBatches-1
 	switch a.Kind {
 	case Forward:
-		return append(g.program.receives(list, g.skips, a), Action{Forward, s, i - 1, 0})
+		return append(g.program.receives(list, a), Action{Forward, s, i - 1, 0})
 	case Recompute, SendActivation:
 		return append(list, Action{Forward, s, i, 0})
 	case Backward, BackwardInput:
@@ -163,7 +151,7 @@ func (g *Graph) needs(list []Action, a Action) []Action {
 			before = BackwardInput
 		}
 		list = append(list, Action{Forward, s, i, 0}, Action{Recompute, s, i, 0})
-		return append(g.program.receives(list, g.skips, a), Action{Backward, s, i - 1, 0},
+		return append(g.program.receives(list, a), Action{Backward, s, i - 1, 0},
 			Action{before, s, i - 1, 0})
 	case BackwardWeight:
 		return append(list, Action{BackwardInput, s, i, 0}, Action{Backward, s, i - 1, 0},
@@ -213,9 +201,9 @@ func (g *Graph) advance(visit func(id int, deps []int)) []int {
 	return next
 }
 
-// LatestReceives returns, by id, for each receive the first action of the sender's worker that
-// cannot start before the receive is done: until then the sent value may still be waiting. If no
-// action has to wait, it is First of the next worker. For other actions it is -1.
+// LatestReceives returns how long a sent value may wait on its link: by id of the receive, the
+// first action of the sender's worker that cannot start before the receive is done. If there is
+// none, it is First of the next worker. For other actions it is -1.
 //
 //	worker 0  0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 ..
 //	worker 1  0>1F0 1F0 0>1F1 1F1 1B0 1B0>0 ..

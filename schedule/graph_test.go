@@ -29,41 +29,39 @@ func TestGraphDependencies(t *testing.T) {
 	oneSkips, meetSkips := skips, skips
 	oneSkips.Capacity, meetSkips.Capacity = 1, schedule.Meet
 	tests := []struct {
-		config      schedule.Config
-		action      string
-		deps, cross string
-		reason      string
+		config               schedule.Config
+		action, deps, reason string
 	}{
-		{two, "0F0", "", "", "nothing comes before"},
-		{two, "0F2", "0F1", "", "statistics add up in order"},
-		{two, "1F2", "0>1F2 1F1", "", "a receive is on the worker of its stage"},
-		{two, "0>1F2", "0F2>1", "0F2>1", "what is received was sent elsewhere"},
-		{two, "0F2>1", "0F2", "", "any number may wait on the link"},
-		{two, "0R1", "0F1", "", "it waits for no gradient"},
-		{two, "0B0", "0F0 1>0B0", "", "not recomputed"},
-		{two, "1B2", "1F2 1R2 2>1B2 1B1", "", "recomputed"},
-		{two, "2B2", "2F2 2R2 2B1", "", "no gradient reaches the last stage"},
-		{two, "2>1B2", "2B2>1", "2B2>1", ""},
-		{two, "2B2>1", "2B2", "", ""},
-		{shared, "0>1F2", "0F2>1", "", "both stages are on worker 0"},
-		{shared, "1>2F2", "1F2>2", "1F2>2", ""},
-		{one, "0F0>1", "0F0", "", "nothing waits before it"},
-		{one, "0F2>1", "0F2 0>1F1", "0>1F1", "one value may wait"},
-		{one, "2B1>1", "2B1 2>1B0", "2>1B0", "gradients wait like activations"},
-		{meet, "0F1", "0F0 0>1F0", "0>1F0", "the stage goes on when its output was received"},
-		{meet, "0F1>1", "0F1", "", "it need not wait before it sends"},
-		{meet, "1>0B0", "1B0>0 0>1F2", "1B0>0 0>1F2", "as after any send"},
-		{skips, "4F1", "0>4F1 1>4F1 3>4F1 4F0", "", "two skips end here"},
-		{skips, "2F1", "1>2F1 2F0", "", "both skips pass"},
-		{skips, "0>4F1", "0F1>4", "0F1>4", ""},
-		{skips, "0F1>4", "0F1", "", ""},
-		{oneSkips, "0F1>4", "0F1", "", "what waits on a skip's link has no limit"},
-		{oneSkips, "0F1>1", "0F1 0>1F0", "0>1F0", "but between neighbours"},
-		{skips, "0B1", "0F1 0R1 4>0B1 3>0B1 1>0B1 0B0", "", "two skips begin here"},
-		{skips, "0R1", "0F1", "", "it waits for no gradient"},
-		{skips, "4>0B1", "4B1>0", "4B1>0", ""},
-		{meetSkips, "0F1>3", "0F1 0>1F1", "0>1F1", "the link to the neighbour meets"},
-		{meetSkips, "0F1>4", "0F1", "", "that of a skip holds any number"},
+		{two, "0F0", "", "nothing comes before"},
+		{two, "0F2", "0F1", "statistics add up in order"},
+		{two, "1F2", "0>1F2 1F1", "a receive is on the worker of its stage"},
+		{two, "0>1F2", "0F2>1", "what is received was sent elsewhere"},
+		{two, "0F2>1", "0F2", "any number may wait on the link"},
+		{two, "0R1", "0F1", "it waits for no gradient"},
+		{two, "0B0", "0F0 1>0B0", "not recomputed"},
+		{two, "1B2", "1F2 1R2 2>1B2 1B1", "recomputed"},
+		{two, "2B2", "2F2 2R2 2B1", "no gradient reaches the last stage"},
+		{two, "2>1B2", "2B2>1", ""},
+		{two, "2B2>1", "2B2", ""},
+		{shared, "0>1F2", "0F2>1", "both stages are on worker 0"},
+		{shared, "1>2F2", "1F2>2", ""},
+		{one, "0F0>1", "0F0", "nothing waits before it"},
+		{one, "0F2>1", "0F2 0>1F1", "one value may wait"},
+		{one, "2B1>1", "2B1 2>1B0", "gradients wait like activations"},
+		{meet, "0F1", "0F0 0>1F0", "the stage goes on when its output was received"},
+		{meet, "0F1>1", "0F1", "it need not wait before it sends"},
+		{meet, "1>0B0", "1B0>0 0>1F2", "as after any send"},
+		{skips, "4F1", "0>4F1 1>4F1 3>4F1 4F0", "two skips end here"},
+		{skips, "2F1", "1>2F1 2F0", "both skips pass"},
+		{skips, "0>4F1", "0F1>4", ""},
+		{skips, "0F1>4", "0F1", ""},
+		{oneSkips, "0F1>4", "0F1", "what waits on a skip's link has no limit"},
+		{oneSkips, "0F1>1", "0F1 0>1F0", "but between neighbours"},
+		{skips, "0B1", "0F1 0R1 4>0B1 3>0B1 1>0B1 0B0", "two skips begin here"},
+		{skips, "0R1", "0F1", "it waits for no gradient"},
+		{skips, "4>0B1", "4B1>0", ""},
+		{meetSkips, "0F1>3", "0F1 0>1F1", "the link to the neighbour meets"},
+		{meetSkips, "0F1>4", "0F1", "that of a skip holds any number"},
 	}
 	for _, tt := range tests {
 		g := gpipe(t, tt.config).Graph()
@@ -71,9 +69,8 @@ func TestGraphDependencies(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is not in the program", tt.action)
 		}
-		if deps, cross := texts(g, g.Deps[id]), texts(g, g.Cross[id]); deps != tt.deps || cross != tt.cross {
-			t.Errorf("%s needs %q, of other workers %q; want %q, %q: %s", tt.action, deps, cross, tt.deps,
-				tt.cross, tt.reason)
+		if deps := texts(g, g.Deps[id]); deps != tt.deps {
+			t.Errorf("%s needs %q, want %q: %s", tt.action, deps, tt.deps, tt.reason)
 		}
 	}
 }

@@ -58,11 +58,11 @@ func (t Timeline) GridWidth(characters int) string {
 	makespan := t.Makespan()
 	room := max(1, characters-t.nameWidth()-len("  "))
 	column := max(1, makespan/time.Duration(room))
-	least := func(text string) int { return len(text) }
-	rows, columns, _ := t.rows(column, least)
+	length := func(text string) int { return len(text) }
+	rows, columns, _ := t.rows(column, length)
 	for columns > room && column < makespan {
 		column += column/32 + 1
-		rows, columns, _ = t.rows(column, least)
+		rows, columns, _ = t.rows(column, length)
 	}
 	unit := time.Duration(1) // of the third digit
 	for 1000*unit <= column {
@@ -81,10 +81,11 @@ func (t Timeline) GridWidth(characters int) string {
 	})
 }
 
-// rows places the actions of each worker on columns of a given duration, each on at least
-// least(text) of them. A worker's reductions have a row after its own. rows also returns the number
-// of columns and the length of the longest text.
-func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]span, columns, width int) {
+// rows places actions on columns of a given duration. Each worker has a row, and a second one for
+// its reductions. minColumns gives the least number of columns for a text. rows also returns the
+// number of columns and the length of the longest text.
+func (t Timeline) rows(column time.Duration, minColumns func(string) int) (rows [][]span, columns,
+	width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
 	label := t.labels()
@@ -97,7 +98,7 @@ func (t Timeline) rows(column time.Duration, least func(string) int) (rows [][]s
 			if e.Action.Kind == Reduce {
 				row++
 			}
-			least := least(text)
+			least := minColumns(text)
 			always := row%2 == 0 && !e.Action.Kind.Transfer()
 			if !always && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"penstock.example/internal/golden"
+	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
 
@@ -65,7 +65,7 @@ func TestGridOfJitter(t *testing.T) {
 		}
 		return 10*time.Microsecond + jitter/10
 	}
-	golden.Compare(t, "grid_jitter.txt", simulate(t, p, duration).Grid())
+	must.Match(t, "grid_jitter.txt", simulate(t, p, duration).Grid())
 }
 
 // Skips, with sends and receives that take half as long as a forward each.
@@ -81,7 +81,7 @@ func TestGridOfTransfers(t *testing.T) {
 	}
 	config := schedule.Config{Stages: 4, MicroBatches: 2,
 		Skips: []schedule.Edge{{From: 0, To: 2}, {From: 0, To: 3}}}
-	golden.Compare(t, "grid_skips.txt", simulate(t, gpipe(t, config), duration).Grid())
+	must.Match(t, "grid_skips.txt", simulate(t, gpipe(t, config), duration).Grid())
 }
 
 // TestGridWidth: two stages and eight micro-batches fit a terminal of 80 characters, with every
@@ -112,7 +112,7 @@ func TestGridWidth(t *testing.T) {
 			}
 		}
 	}
-	golden.Compare(t, "grid_80.txt", timeline.GridWidth(80))
+	must.Match(t, "grid_80.txt", timeline.GridWidth(80))
 	// 23 computations of 2 characters each cannot fit.
 	if narrow := timeline.GridWidth(40); widest(narrow) != 40 || strings.Count(narrow, "…\n") != 2 {
 		t.Errorf("40 characters:\n%s", narrow)

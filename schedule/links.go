@@ -17,20 +17,8 @@ type Links struct {
 
 // Transfer is the cost of moving a value.
 type Transfer struct {
-	Latency time.Duration // from when it leaves until its first byte arrives
-	Bytes   time.Duration // from its first byte to its last: their number over the bandwidth
-}
-
-// Uniform returns links of one latency and one bandwidth, in bytes a second; zero is no bound.
-// bytes returns the bytes of a send's value.
-func Uniform(latency time.Duration, bandwidth float64, bytes func(send Action) int64) Links {
-	return Links{Cost: func(send Action) Transfer {
-		out := Transfer{Latency: latency}
-		if bandwidth > 0 {
-			out.Bytes = time.Duration(float64(bytes(send)) / bandwidth * float64(time.Second))
-		}
-		return out
-	}}
+	Latency  time.Duration // from when it leaves until its first byte arrives
+	Duration time.Duration // from its first byte to its last: their number over the bandwidth
 }
 
 // costOf returns the cost of a transfer's value, given its send or its receive.
@@ -44,8 +32,7 @@ func (l Links) costOf(a Action) (cost Transfer) {
 	return cost
 }
 
-// Unit is the duration of an action if all computations take equally long and transfers take no
-// time.
+// Unit is the duration of an action if computations take equally long and transfers take no time.
 func Unit(a Action) time.Duration {
 	if a.Kind.Transfer() {
 		return 0
@@ -103,7 +90,7 @@ func (g *Graph) simulation() *Simulation {
 	ways := map[[2]int]int32{}
 	g.advance(func(id int, deps []int) {
 		a, w := g.Actions[id], g.Worker[id]
-		e := simulated{worker: int32(w), at: int32(g.place(id))}
+		e := simulated{worker: int32(w), at: int32(g.indexInWorker(id))}
 		if a.Kind.Transfer() {
 			if other, ok := g.IndexOf(a.Matching()); ok && a.Kind.Send() && g.Worker[other] != w {
 				way := [2]int{w, g.Worker[other]}
@@ -164,7 +151,7 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 		}
 		if e.way > 0 {
 			cost := links.costOf(a)
-			busy[e.way-1] = max(busy[e.way-1], end) + cost.Bytes
+			busy[e.way-1] = max(busy[e.way-1], end) + cost.Duration
 			ends[at] = busy[e.way-1] + cost.Latency
 		}
 		makespan = max(makespan, end)

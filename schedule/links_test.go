@@ -19,7 +19,7 @@ func one(a schedule.Action) time.Duration { return schedule.Unit(a) / time.Milli
 // Where a value leaves, arrives and is waited for, by hand: computations take 1, the latency is 3, and
 // its bytes take 2.
 func TestLinks(t *testing.T) {
-	links := schedule.Links{Cost: func(schedule.Action) schedule.Transfer { return schedule.Transfer{Latency: 3, Bytes: 2} }}
+	links := schedule.Links{Cost: func(schedule.Action) schedule.Transfer { return schedule.Transfer{Latency: 3, Duration: 2} }}
 	for capacity, want := range map[int]string{
 		// 0F0 ends at 1, its value leaves until 3 and arrives at 6. That of 0F1 leaves from 3, when the
 		// link is free, and arrives at 8. Likewise back: 1B0 ends at 10 and arrives at 15, the next
@@ -52,9 +52,9 @@ func TestLinksOfTheirOwn(t *testing.T) {
 		Skips: []schedule.Edge{{From: 0, To: 3}}})
 	links := schedule.Links{Cost: func(send schedule.Action) schedule.Transfer {
 		if send.Peer == 3 && send.Stage == 0 {
-			return schedule.Transfer{Bytes: 20}
+			return schedule.Transfer{Duration: 20}
 		}
-		return schedule.Transfer{Bytes: time.Duration(send.MicroBatch + 1)}
+		return schedule.Transfer{Duration: time.Duration(send.MicroBatch + 1)}
 	}}
 	// Forward: 0F0 ends at 1 and its skip arrives at 21. 1F0 ends at 2, its value is on worker 1 at 3,
 	// and that of 2F0 on worker 2 at 5, where 3F0 waits for the skip. Back: 3B0 ends at 23, 2B0 runs
@@ -81,7 +81,7 @@ func TestLinksAgainstAClock(t *testing.T) {
 		links := schedule.Links{
 			Cost: func(send schedule.Action) schedule.Transfer {
 				at := 2 * (send.Stage*p.Stages + send.Peer)
-				return schedule.Transfer{Latency: time.Duration(costs[at]), Bytes: time.Duration(costs[at+1])}
+				return schedule.Transfer{Latency: time.Duration(costs[at]), Duration: time.Duration(costs[at+1])}
 			}}
 		got := must.Get(links.Simulate(p, duration))(t)
 		want := newTicker(p, duration, links).run(t)
@@ -197,7 +197,7 @@ func (k *ticker) depart(link [2]int) bool {
 	send := k.queue[link][0]
 	k.queue[link] = k.queue[link][1:]
 	cost := k.links.Cost(send)
-	k.free[link] = k.now + cost.Bytes
+	k.free[link] = k.now + cost.Duration
 	k.arrive[send] = k.free[link] + cost.Latency
 	return true
 }

@@ -3,7 +3,6 @@ package schedule_test
 import (
 	"testing"
 
-	"penstock.example/internal/golden"
 	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
@@ -22,6 +21,6 @@ func TestProgramsOfPipelining(t *testing.T) {
 	} {
 		text := must.Get(scheduled(t, tt.name, tt.devices, tt.virtual,
 			schedule.Config{MicroBatches: tt.microBatches}).CSV())(t)
-		golden.Compare(t, tt.file, text)
+		must.Match(t, tt.file, text)
 	}
 }

@@ -29,7 +29,7 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-// covers reports whether the phase has forwards, or backwards.
+// covers reports whether the phase has the forwards of a step, or with false its backwards.
 func (p Phase) covers(forward bool) bool { return p == Whole || forward == (p == ForwardOnly) }
 
 // Program lists the actions of every worker in one training step. A worker performs its actions in
@@ -54,8 +54,7 @@ type Program struct {
 	Capacity int
 }
 
-// Meet is the capacity of a link on which nothing waits: a sender goes on when its value was
-// received.
+// Meet is the capacity of a link on which nothing waits: a sender goes on when its value is taken.
 const Meet = -1
 
 // Placement returns the worker of each stage, -1 for a stage without actions. The stages of all
@@ -148,9 +147,9 @@ func (p *Program) otherRecomputation(c Config) string {
 	return ""
 }
 
-// AddReduce returns the program of a pipeline with replicas, each on rows of its own: the gradients
-// of each stage are reduced ([Reduce]) after its last backward, or the last second part of one, and
-// after the sends of that action, for which other stages wait. For 2 stages:
+// AddReduce returns the program of a pipeline with replicas, each on rows of its own. The gradients
+// of a stage are reduced ([Reduce]) after its last computation, and after the sends that directly
+// follow, for which other stages wait. For 2 stages:
 //
 //	worker 0: ... 1>0B1 0B1 0RED
 //	worker 1: ... 1B1 1B1>0 1RED
@@ -189,3 +188,32 @@ func (p *Program) WithoutReduce() *Program {
 
 // Reduces reports whether the program reduces gradients over replicas.
 func (p *Program) Reduces() bool { return len(p.actionsOf(Reduce)) > 0 }
+
+// InFlight returns, for each worker, the most micro-batches that its stages have in flight
+// together: the number of autograd graphs held. A micro-batch is in flight on a stage from its
+// forward, or from its recomputation if it has one, to the end of its backward, of both parts. In a
+// [BackwardOnly] program the forwards are done. The program must pass [Check].
+func InFlight(p *Program) []int {
+	recomputed := p.actionsOf(Recompute)
+	most := make([]int, len(p.Workers))
+	for w, actions := range p.Workers {
+		now := 0
+		recomputes := func(a Action) bool { return recomputed[Action{Recompute, a.Stage, a.MicroBatch, 0}] }
+		for _, a := range actions {
+			if p.Phase == BackwardOnly && a.Kind.gradients() && !recomputes(a) {
+				now++
+			}
+		}
+		most[w] = now
+		for _, a := range actions {
+			switch {
+			case a.Kind == Recompute, a.Kind == Forward && !recomputes(a):
+				now++
+			case a.Kind == Backward, a.Kind == BackwardWeight:
+				now--
+			}
+			most[w] = max(most[w], now)
+		}
+	}
+	return most
+}

@@ -6,8 +6,7 @@ import (
 )
 
 // GPipe returns the program that runs all forwards, then all backwards, both in ascending order of
-// micro-batches. A worker may have any stages. For 3 stages and 3 micro-batches, each stage on its
-// own worker:
+// micro-batches. A worker may have any stages. For 3 workers of one stage and 3 micro-batches:
 //
 //	stage 0  F0 F1 F2 .  .  .  .  B0 B1 B2
 //	stage 1  .  F0 F1 F2 .  .  B0 B1 B2 .
@@ -52,45 +51,45 @@ func GPipe(config Config) (*Program, error) {
 func OneFOneB(config Config) (*Program, error) { return inTurn("1f1b", config, 1, false) }
 
 // oneFOneBEager is [OneFOneB] with twice as many forwards before the first backward: min(M,
-// 2(P-1-r)) on stage r of P. It is idle as long as 1F1B where transfers take no time, and holds
-// min(M, 2(P-1-r)+1) micro-batches. Where transfers take time, a stage has forwards to do while
-// values are on their way, so that it is idle once for each hop and not once for each micro-batch
-// (Alpa's overlap-friendly schedule; Zhuang et al., 2022, arXiv:2211.05322).
+// 2(P-1-r)) on stage r of P, which holds min(M, 2(P-1-r)+1) micro-batches. If transfers take no time,
+// it is idle as long as 1F1B. If they take time, a stage has forwards to run meanwhile, and is idle
+// once for each hop in place of once for each micro-batch (Alpa's overlap-friendly schedule; Zhuang et
+// al., 2022, arXiv:2211.05322).
 func oneFOneBEager(config Config) (*Program, error) { return inTurn("1f1b-2x", config, 2, false) }
 
 // zeroBubbleH1 is 1F1B with backwards in two parts: the gradients of the weights fill idle time,
-// and no stage holds more than the first one of 1F1B. Stage r of P runs min(M, P-1-r)
-// forwards, then forwards and gradients of inputs in turn, and gradients of the weights r
-// micro-batches later. With times f, i and w, and M at least P, it is idle for (P-1)max(f, i,
-// f+i-w) in place of (P-1)(f+i+w). A stage holds min(M, P) micro-batches, min(M, P-r) of them whole
-// (Qi et al., 2023, arXiv:2401.10241, section 2).
+// and no stage holds more than the first one of 1F1B. Stage r of P runs min(M, P-1-r) forwards,
+// then forwards and gradients of inputs in turn, and gradients of the weights r micro-batches
+// later. If a forward takes f, the parts of a backward i and w, and M is at least P, it is idle for
+// (P-1)max(f, i, f+i-w) in place of (P-1)(f+i+w). A stage holds min(M, P) micro-batches, min(M,
+// P-r) of them whole (Qi et al., 2023, arXiv:2401.10241, section 2).
 func zeroBubbleH1(config Config) (*Program, error) { return inTurn("zb-h1", config, 1, true) }
 
-// zeroBubbleH2 is [zeroBubbleH1] with twice as many forwards before the first gradients. With times
-// f, i and w, where w is at most f and i, and M is at least 2P-1, stage r of P is idle for
-// (P-1-r)(f+i-2w) between its first and its last computation. With a barrier after each step, as
-// the update of the weights needs it, each is idle for (P-1)max(f, f+i-2w). A stage holds min(M,
-// 2P-1) micro-batches, min(M, 2(P-1-r)+1) of them whole (Qi et al., 2023, section 2).
+// zeroBubbleH2 is [zeroBubbleH1] with twice as many forwards before the first gradients. If w is at
+// most f and i, and M at least 2P-1, stage r of P is idle for (P-1-r)(f+i-2w) between its first and
+// its last computation. The update waits for all stages: with its wait each stage is idle for
+// (P-1)max(f, f+i-2w). A stage holds min(M, 2P-1) micro-batches, min(M, 2(P-1-r)+1) of them whole
+// (Qi et al., 2023, section 2).
 func zeroBubbleH2(config Config) (*Program, error) { return inTurn("zb-h2", config, 2, true) }
 
-// inTurn is 1F1B with the warmup forwards multiplied by times.
-func inTurn(name string, config Config, times int, split bool) (*Program, error) {
+// inTurn is 1F1B where a stage runs ahead more forwards than the next before its first backward.
+func inTurn(name string, config Config, ahead int, split bool) (*Program, error) {
 	return build(name, config, oneBlock, func(b *builder) {
 		for r := range b.chunks {
 			cells := make([]cell, config.MicroBatches)
 			for i := range cells {
 				cells[i] = cell{r, i}
 			}
-			b.alternate(cells, cells, times*(len(b.chunks)-1-r), split, times*r)
+			b.alternate(cells, cells, ahead*(len(b.chunks)-1-r), split, ahead*r)
 		}
 	})
 }
 
 // breadthFirst goes through the stages of each device one after the other, each with all
 // micro-batches: forward from the first stage to the last, then backward. The stages of P devices
-// go round ([loop]). With V stages on each device it is idle for P - 1 of VM + P - 1 forwards and
-// backwards of a stage if M is at least P, and holds all VM of them (Lamy-Poirier, 2022,
-// arXiv:2211.05953; backward ascends here, which takes as long).
+// go round ([loop]), V on each. A device holds all M micro-batches of its stages. It is idle for P - 1
+// of VM + P - 1 steps, each a forward and a backward of a stage, if M is at least P (Lamy-Poirier,
+// 2022, arXiv:2211.05953; backward ascends here, which takes as long).
 func breadthFirst(config Config) (*Program, error) {
 	return build("bfs", config, looped, func(b *builder) {
 		for k := range 2 * len(b.chunks) {
@@ -109,23 +108,23 @@ func breadthFirst(config Config) (*Program, error) {
 // go forward in groups, each through all stages of a device before the next; backward likewise,
 // from the last stage. P devices with V stages each have max(1, M div P) groups, as equal as can
 // be, the larger first; let g be the size of the first. Device r runs min(VM, (V-1)g + 2(P-1-r))
-// forwards, then a forward and a backward in turn, then the backwards that are left. It is idle for
-// P - 1 of VM + P - 1 forwards and backwards of a stage if M is at least P, and holds min(VM,
-// (V-1)g + 2(P-1-r) + 1) of them (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
+// forwards, then a forward and a backward in turn, then the remaining backwards. It is idle as long
+// as [breadthFirst], and holds min(VM, (V-1)g + 2(P-1-r) + 1) pairs of a stage and a micro-batch
+// (Narayanan et al., 2021, arXiv:2104.04473, section 2.2.2).
 func interleaved(config Config) (*Program, error) { return rounds("interleaved", config, 2, false) }
 
 // interleavedZeroBubble is [interleaved] with backwards in two parts. Device r runs min(VM, (V-1)g
 // + P-1-r) forwards before the first backward. The gradients of the weights follow the gradients of
-// the inputs, r micro-batches later. Where forwards and both parts take as long as each other, it
-// is idle for P - 1 of 3VM + P - 1 of them if M is at least P. A device holds min(VM, (V-1)g + P)
-// stages' micro-batches (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023).
+// the inputs, r micro-batches later. If all computations take the same time, and M is at least P, a
+// device is idle for P - 1 of them beside its 3VM. It holds min(VM, (V-1)g + P) pairs of a stage
+// and a micro-batch (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023).
 func interleavedZeroBubble(config Config) (*Program, error) {
 	return rounds("interleaved-zb", config, 1, true)
 }
 
-// rounds is 1F1B on chunks that go round. Each device runs times forwards more before its first
-// backward than the next device.
-func rounds(name string, config Config, times int, split bool) (*Program, error) {
+// rounds is 1F1B on chunks that go round. Each device runs ahead more forwards than the next device
+// before its first backward.
+func rounds(name string, config Config, ahead int, split bool) (*Program, error) {
 	return build(name, config, looped, func(b *builder) {
 		devices, m := len(b.workers), config.MicroBatches
 		virtual, groups := len(b.chunks)/devices, max(1, m/devices)
@@ -145,16 +144,15 @@ func rounds(name string, config Config, times int, split bool) (*Program, error)
 				}
 				from += size
 			}
-			b.alternate(forward, backward, (virtual-1)*first+times*(devices-1-r), split, r)
+			b.alternate(forward, backward, (virtual-1)*first+ahead*(devices-1-r), split, r)
 		}
 	})
 }
 
 // zeroBubbleV fills idle time with gradients of the weights, on devices with two stages each that
-// go to and fro ([vee]). Where forwards and both parts of a backward take as long as each other,
-// and M is at least 2P - 1, a device is idle for none of its 6M computations between its first and
-// its last, and for P - 1 of them before and after. Each device then holds 2P micro-batches of one
-// of its stages, and no more otherwise (Qi et al., 2023, section 6).
+// go to and fro ([vee]). If all computations take the same time, and M is at least 2P - 1, a device
+// is never idle between its first and its last computation, and for P - 1 of them before and after.
+// It holds at most 2P pairs of a stage and a micro-batch (Qi et al., 2023, section 6).
 func zeroBubbleV(config Config) (*Program, error) {
 	return build("zb-v", config, folded, func(b *builder) {
 		p := len(b.workers)
@@ -180,9 +178,8 @@ func zeroBubbleV(config Config) (*Program, error) {
 // dualPipeV goes forward and backward at the same time, on devices with two stages each that go to
 // and fro ([vee]). On machines that run a forward of one stage while the other goes backward, most
 // of it overlaps with communication. Here a device does one thing at a time: with equal times, and
-// M at least 2P, it is idle for P - 1 of 6M + P - 1 computations, like zb-v, and holds 2P + 1
-// micro-batches of one of its stages (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in
-// half).
+// M at least 2P, it is idle as long as zb-v, and holds 2P + 1 pairs of a stage and a micro-batch
+// (DeepSeek-AI, 2024, arXiv:2412.19437, section 3.2.1, cut in half).
 func dualPipeV(config Config) (*Program, error) {
 	return build("dualpipe-v", config, folded, func(b *builder) {
 		p := len(b.workers)
@@ -207,14 +204,14 @@ func dualPipeV(config Config) (*Program, error) {
 	})
 }
 
-// fold lists the computations of a device with two chunks, called 0 and 1. A schedule needs a least
-// number of micro-batches. For fewer it is listed for the least, and the surplus ones are left out.
+// fold lists the computations of a device with two chunks, called 0 and 1. If a schedule needs more
+// micro-batches than there are, it is listed for more, and builder.perform leaves out the others.
 type fold struct {
 	*builder
 	pair         [2]int         // indices of the two chunks
-	microBatches int            // at least the schedule's least
+	microBatches int            // as many as the schedule needs, or more
 	next         map[string]int // by operation, such as F0 or B1: its next micro-batch
-	pending      []cell         // whose gradients of weights are still to be computed
+	pending      []cell         // gradients of weights still to be computed
 }
 
 func (b *builder) fold(r, least int) *fold {

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"penstock.example/internal/golden"
 	"penstock.example/internal/must"
 	"penstock.example/schedule"
 )
@@ -96,7 +95,7 @@ func TestSchedulesGolden(t *testing.T) {
 		} {
 			p := scheduled(t, s.Name, 3, virtual, tt.config)
 			grid := simulate(t, p, equal).Grid()
-			golden.Compare(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n",
+			must.Match(t, tt.file, p.String()+"\n# "+strings.ReplaceAll(strings.TrimSpace(grid), "\n",
 				"\n# ")+
 				"\n")
 		}

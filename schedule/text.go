@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// String returns the program's text form, which [Parse] reads back: a header, then one line per
-// worker.
+// String returns the program's text form, which [Parse] reads: a header, then a line per worker.
 //
 //	program whole stages=2 micro-batches=2
 //	worker 0: 0F0 0F0>1 0F1 0F1>1 1>0B0 0B0 1>0B1 0B1
@@ -79,8 +78,7 @@ func Parse(text string) (*Program, error) {
 	return p, nil
 }
 
-// parseHeader reads the words of the first line. With an error it returns the index of the faulty
-// word.
+// parseHeader reads the words of the first line. at is the index of a faulty word.
 func (p *Program) parseHeader(words []string) (at int, err error) {
 	phase := -1
 	if len(words) > 1 {
@@ -121,9 +119,8 @@ func (p *Program) parseHeader(words []string) (at int, err error) {
 	return 1, p.checkHeader()
 }
 
-// parseWorker reads the words of a worker's line. With an error it returns the index of the faulty
-// word.
-func (p *Program) parseWorker(words []string) (int, error) {
+// parseWorker reads the words of a worker's line. at is the index of a faulty word.
+func (p *Program) parseWorker(words []string) (at int, err error) {
 	label := fmt.Sprintf("%d:", len(p.Workers))
 	if words[0] != "worker" || len(words) == 1 || words[1] != label {
 		return min(1, len(words)-1), fmt.Errorf("%q, want worker %s as workers are numbered in order",

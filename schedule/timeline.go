@@ -22,8 +22,7 @@ type Timeline struct {
 	Events  []Event
 }
 
-// Validate returns an error for the first event that is on no worker of the timeline or ends before
-// it starts.
+// Validate returns an error for the first event that is on no worker or ends before it starts.
 func (t Timeline) Validate() error {
 	for _, e := range t.Events {
 		if e.Worker < 0 || e.Worker >= t.Workers {

@@ -13,7 +13,7 @@ type model struct {
 	merges     map[[2]int32]merge
 	wordsFirst bool // a piece in the vocabulary is one token, without merges
 
-	// Characters that are not in the vocabulary become their bytes, as tokens <0x00> to <0xFF>, or else unknown.
+	// Characters that the vocabulary lacks become their bytes, as tokens <0x00> to <0xFF>, or unknown.
 	byteFallback bool
 	unknown      int32 // -1 is none
 	fuseUnknown  bool  // several in a row are one token
@@ -30,20 +30,20 @@ func (m *model) encode(piece string) (ids []int32, missing rune) {
 	if id, ok := m.vocabulary[piece]; ok && m.wordsFirst {
 		return []int32{id}, -1
 	}
-	after := false // an unknown character
+	afterUnknown := false
 	for _, r := range piece {
 		id, ok := m.vocabulary[string(r)]
-		known := []int32{id}
+		tokens := []int32{id}
 		if !ok {
-			known = m.byteTokens(string(r))
+			tokens = m.byteTokens(string(r))
 		}
-		unknown := known == nil
+		unknown := tokens == nil
 		if unknown && m.unknown < 0 {
 			return nil, r
-		} else if unknown && !(after && m.fuseUnknown) {
-			known = []int32{m.unknown}
+		} else if unknown && !(afterUnknown && m.fuseUnknown) {
+			tokens = []int32{m.unknown}
 		}
-		ids, after = append(ids, known...), unknown
+		ids, afterUnknown = append(ids, tokens...), unknown
 	}
 	return m.merge(ids), -1
 }

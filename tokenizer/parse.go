@@ -79,8 +79,7 @@ func Files(path string) ([]string, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w; want a tokenizer.json, a vocab.json with a merges.txt "+
-			"beside it, "+
-			"or a directory with them", err)
+			"beside it, or a directory with them", err)
 	}
 	return files, nil
 }
@@ -137,7 +136,7 @@ type step struct {
 // template is a post-processor: a TemplateProcessing, a Sequence, or one that adds no tokens to a text.
 type template struct {
 	Processors []template                  `json:"processors"`
-	Single     []map[string]map[string]any `json:"single"` // SpecialToken or Sequence, which is the text
+	Single     []map[string]map[string]any `json:"single"` // a Sequence, the text, among SpecialTokens
 	Tokens     map[string]struct {
 		IDs []int32 `json:"ids"`
 	} `json:"special_tokens"`
@@ -174,7 +173,7 @@ func (f *file) tokenizer() (*Tokenizer, error) {
 	for _, a := range f.AddedTokens {
 		if a.SingleWord || a.LStrip || a.RStrip {
 			return nil, fmt.Errorf("added token %q has single_word, lstrip or rstrip; want none: it "+
-				"would take other text than its own", a.Content)
+				"would match words or spaces around it", a.Content)
 		}
 		t.added[a.Content] = a.ID
 	}
@@ -260,9 +259,8 @@ func (t *Tokenizer) split(s *step) (err error) {
 		pattern = gpt2Pattern
 	case "Metaspace":
 		if s.Replacement != metaspace || s.Scheme != "first" || s.Split == nil || *s.Split {
-			return errors.New("pre_tokenizer is a Metaspace; want the replacement ▁, prepend_scheme " +
-				"first and " +
-				"split false")
+			return errors.New("pre_tokenizer is a Metaspace; want the replacement ▁, prepend_scheme first " +
+				"and split false")
 		}
 		t.metaspace, t.lead = true, leadStart
 		return nil
@@ -298,8 +296,8 @@ func (t *Tokenizer) split(s *step) (err error) {
 // metaspace stands for a space in vocabularies made by SentencePiece.
 const metaspace = "▁"
 
-// splitMetaspaces splits a text before metaspaces, which changes no tokens. With a vocabulary that has a
-// metaspace after another character it does nothing.
+// splitMetaspaces adds a split of text before metaspaces, so that pieces are words. It adds none if
+// a token has a metaspace after another character: words are then not separate.
 func (t *Tokenizer) splitMetaspaces() (err error) {
 	switch {
 	case !t.metaspace && t.lead != leadAlways:

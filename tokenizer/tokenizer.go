@@ -6,8 +6,9 @@
 //	ids, err := t.Encode([]byte("Hello, world"))
 //	text, err := t.Decode(ids)
 //
-// Vocabularies of SentencePiece, such as Llama 2's, have characters in place of bytes, and a metaspace,
-// ▁, for each space. Other characters become the tokens of their bytes, or an unknown token.
+// Vocabularies of SentencePiece, such as Llama 2's, have characters in place of bytes, and a
+// metaspace, ▁, for each space. Characters that the vocabulary lacks become the tokens of their
+// bytes, or an unknown token.
 //
 // Encode returns the same tokens as Hugging Face's tokenizers without special tokens around the text. Open
 // refuses a file with features that this package lacks. There is no training.
@@ -56,7 +57,7 @@ type lead uint8
 
 const (
 	leadMissing lead = iota + 1 // if the text begins with no space
-	leadStart                   // the same, at the start of the whole text alone
+	leadStart                   // if it begins with no space and is the start of the whole text
 	leadAlways
 )
 
@@ -64,7 +65,7 @@ const (
 func (t *Tokenizer) Len() int { return len(t.tokens) }
 
 // Template returns the special tokens that Hugging Face's tokenizers put before and after a text, such as
-// Llama's <|begin_of_text|>: those of a TemplateProcessing.
+// Llama's <|begin_of_text|>. They are in the TemplateProcessing of a tokenizer.json.
 func (t *Tokenizer) Template() (begin, end []int32) { return t.begin, t.end }
 
 // Encode returns the numbers of the text's tokens, without special tokens. It returns an error, with line
@@ -146,13 +147,13 @@ func (e *encoder) segment(whole string, from, to int) error {
 	if e.form != nil {
 		text = e.form.String(text)
 	}
-	first, space := " ", 0
+	space, added := " ", 0 // added are the bytes put in front
 	if e.metaspace {
-		first, text = metaspace, strings.ReplaceAll(text, " ", metaspace)
+		space, text = metaspace, strings.ReplaceAll(text, " ", metaspace)
 	}
-	missing := !strings.HasPrefix(text, first) && (e.lead != leadStart || from == 0)
-	if e.lead == leadAlways || e.lead != 0 && missing {
-		text, space = first+text, len(first)
+	lacksSpace := !strings.HasPrefix(text, space) && (e.lead != leadStart || from == 0)
+	if e.lead == leadAlways || e.lead != 0 && lacksSpace {
+		text, added = space+text, len(space)
 	}
 	return e.pieces(text, 0, e.splits, func(piece string, at int) error {
 		ids, ok := e.known[piece]
@@ -165,7 +166,7 @@ func (e *encoder) segment(whole string, from, to int) error {
 			if ids, missing = e.model.encode(word); missing >= 0 {
 				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; "+
 					"want a text without it, or a tokenizer that was made for such text",
-					disk.Place(whole[:from]+text[space:max(space, at)]), piece, missing, missing)
+					disk.Place(whole[:from]+text[added:max(added, at)]), piece, missing, missing)
 			}
 			if len(e.known) < mostKnown {
 				e.known[piece] = ids

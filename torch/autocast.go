@@ -21,7 +21,7 @@ const (
 
 var autocastNames = []string{"off", "bfloat16", "float16"}
 
-// ParseAutocast reads what String returns.
+// ParseAutocast reads off, bfloat16 or float16.
 func ParseAutocast(s string) (Autocast, error) {
 	if i := slices.Index(autocastNames, s); i >= 0 {
 		return Autocast(i), nil
@@ -36,8 +36,8 @@ func (a Autocast) String() string {
 	return autocastNames[a]
 }
 
-// MarshalJSON writes false for off, true for bfloat16, which was once the only type, and else the
-// name.
+// MarshalJSON writes false for off, true for bfloat16, and the name for other types. Files from
+// before float16 have only false and true.
 func (a Autocast) MarshalJSON() ([]byte, error) {
 	if a == AutocastOff || a == AutocastBFloat16 {
 		return json.Marshal(a == AutocastBFloat16)

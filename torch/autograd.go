@@ -18,7 +18,7 @@ func (c *Ctx) GradOf(t *Tensor) *Tensor { return c.Own(shim.Grad(t.handleFor("gr
 // TakeGrad is GradOf, and removes the gradient from t.
 func (c *Ctx) TakeGrad(t *Tensor) *Tensor { return c.Own(shim.TakeGrad(t.handleFor("grad"))) }
 
-// HasGrad says whether t has a gradient.
+// HasGrad reports whether t has a gradient.
 func (t *Tensor) HasGrad() bool {
 	h := shim.Grad(t.handleFor("grad"))
 	shim.Release(h)
@@ -31,7 +31,7 @@ func (t *Tensor) SetGradOf(grad *Tensor) {
 }
 
 // Backward runs the graph of outputs, starting from grads, and adds to the gradients of the leaves.
-// grads has a gradient for each output; nil stands for one, and is for scalars only. The graph is
+// grads has a gradient for each output. For a scalar output, nil is a gradient of 1. The graph is
 // freed unless keepGraph is set.
 //
 // It runs on the calling goroutine and returns when all is done. Only one goroutine at a time may
@@ -53,8 +53,8 @@ func Handles(list []*Tensor) []shim.Handle {
 	return out
 }
 
-// EndBackward returns, panics or ends the goroutine, as a backward of package shim that returned
-// err did.
+// EndBackward ends a backward of package shim that returned err: it returns, or it panics or ends
+// the goroutine if a recomputation has done so.
 func (c *Ctx) EndBackward(err *shim.Error) {
 	switch {
 	case err == nil:

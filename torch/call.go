@@ -33,7 +33,7 @@ func (c *Ctx) operator(name string) operator {
 	plain, overload, _ := strings.Cut(name, ".")
 	handle, schema, err := shim.Find(plain, overload)
 	if err != nil {
-		panic(c.failed(name, nil, err))
+		panic(c.callError(name, nil, err))
 	}
 	lookup.Lock()
 	defer lookup.Unlock()
@@ -46,7 +46,8 @@ func (c *Ctx) operator(name string) operator {
 var writes atomic.Int64
 
 // Writes is the number of calls of this process that may have changed a tensor in place: operators
-// whose schema says so, and SetBytes. While it stays the same, Changes of every tensor does.
+// whose schema says so, and SetBytes. As long as Writes stays the same, Changes of all tensors stay
+// the same.
 func Writes() int64 { return writes.Load() }
 
 // encoder writes the arguments of one call into a reused buffer, so that a call allocates only its
@@ -101,7 +102,7 @@ func (e *encoder) dtype(d DType) *encoder {
 	return e.i(int64(d))
 }
 
-// ints passes a list, also an empty one for nil.
+// ints passes a list. Nil is an empty list.
 func (e *encoder) ints(v []int64) *encoder {
 	e.put(shim.Ints, uint64(len(v)))
 	for _, x := range v {
@@ -159,7 +160,7 @@ func (e *encoder) run() []uint64 {
 		writes.Add(1)
 	}
 	if err := shim.Call(o.handle, &c.mode, e.words, c.out[:]); err != nil {
-		panic(c.failed(e.name, e.tensors, err))
+		panic(c.callError(e.name, e.tensors, err))
 	}
 	return c.out[1 : 1+c.out[0]]
 }
@@ -203,50 +204,43 @@ func (c *Ctx) Op(name string, args ...any) *Tensor {
 func (c *Ctx) encode(name string, args []any) *encoder {
 	e := c.op(name)
 	for i, a := range args {
-		if !e.argument(a) {
+		switch v := a.(type) {
+		case nil:
+			e.none()
+		case *Tensor:
+			e.t(v)
+		case []*Tensor:
+			e.ts(v)
+		case int:
+			e.i(int64(v))
+		case int64:
+			e.i(v)
+		case float64:
+			e.f(v)
+		case bool:
+			e.put(shim.Bool, uint64(flag(v)))
+		case string:
+			e.s(v)
+		case []int64:
+			if v == nil {
+				e.none()
+			} else {
+				e.ints(v)
+			}
+		case []float64:
+			e.fs(v)
+		case DType:
+			e.dtype(v)
+		case Device:
+			e.device(v)
+		case Reduction:
+			e.i(int64(v))
+		default:
 			panic(&Error{Op: name, Device: c.device,
 				Message: fmt.Sprintf("argument %d: a %T cannot be passed", i, a)})
 		}
 	}
 	return e
-}
-
-func (e *encoder) argument(a any) (ok bool) {
-	switch v := a.(type) {
-	case nil:
-		e.none()
-	case *Tensor:
-		e.t(v)
-	case []*Tensor:
-		e.ts(v)
-	case int:
-		e.i(int64(v))
-	case int64:
-		e.i(v)
-	case float64:
-		e.f(v)
-	case bool:
-		e.put(shim.Bool, uint64(flag(v)))
-	case string:
-		e.s(v)
-	case []int64:
-		if v == nil {
-			e.none()
-		} else {
-			e.ints(v)
-		}
-	case []float64:
-		e.fs(v)
-	case DType:
-		e.dtype(v)
-	case Device:
-		e.device(v)
-	case Reduction:
-		e.i(int64(v))
-	default:
-		return false
-	}
-	return true
 }
 
 func (c *Ctx) results(w []uint64) []any {

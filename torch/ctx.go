@@ -19,7 +19,7 @@ type Options struct {
 
 	// Autocast runs products and convolutions in this type, and operators that need the precision
 	// in float32. libtorch decides which operators those are. Parameters stay float32 and get
-	// float32 gradients. Unlike torch.autocast, each operator casts the weight that it uses again.
+	// float32 gradients. Unlike torch.autocast, no cast of a weight is kept for later operators.
 	Autocast Autocast
 }
 
@@ -71,14 +71,12 @@ func (c *Ctx) Threads() int       { return int(c.mode.Threads) }
 func (c *Ctx) Grad() bool         { return c.mode.Grad != 0 }
 func (c *Ctx) Autocast() Autocast { return Autocast(c.mode.Autocast) }
 
-// SetThreads sets the intra-op threads of later calls and returns the old number. It panics as
-// NewCtx does.
-func (c *Ctx) SetThreads(n int) (was int) {
+// SetThreads sets the intra-op threads of later calls. It panics as NewCtx does.
+func (c *Ctx) SetThreads(n int) {
 	if err := arg.Between("torch", "Threads", n, 0, system.MaxThreads); err != nil {
 		panic(&Error{Op: "SetThreads", Device: c.device, Err: err})
 	}
-	was, c.mode.Threads = int(c.mode.Threads), int32(n)
-	return was
+	c.mode.Threads = int32(n)
 }
 
 // SetGrad sets whether operators record the graph, and returns the old setting.
@@ -94,8 +92,8 @@ func (c *Ctx) NoGrad(f func()) {
 }
 
 // Unlimited runs f with its allocations charged to no device, so that no limit refuses them. It is
-// for work on allocated memory that must not fail halfway because libtorch makes tensors of a few
-// bytes from numbers.
+// for work in place that must not fail halfway. libtorch allocates a few bytes even there, for
+// numbers.
 func (c *Ctx) Unlimited(f func()) {
 	defer func(was int32) { c.mode.Account = was }(c.mode.Account)
 	c.mode.Account = 0
@@ -179,7 +177,7 @@ func (c *Ctx) Adopt(t *Tensor) *Tensor {
 	return t
 }
 
-// Owns reports whether the context will free t, or t is nil.
+// Owns reports whether the context will free t. For nil it is true.
 func (c *Ctx) Owns(t *Tensor) bool { return t == nil || t.owner == c }
 
 // Share returns a second handle on t, the same tensor in the same graph, owned by the context.

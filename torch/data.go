@@ -68,8 +68,8 @@ func bytesInto(into []byte, t *Tensor) {
 }
 
 // Pieces is Bytes a MiB at a time, so that large tensors take little memory. write must not keep a
-// piece. An error of write ends the copying and is returned, as are failures with the tensor. A
-// tensor that is not contiguous is copied whole first.
+// piece. Copying ends with the first error of write or of an operator. A tensor that is not
+// contiguous is copied whole first.
 func Pieces(t *Tensor, write func(piece []byte) error) (err error) {
 	const pieceBytes = 1 << 20
 	c := NewCtx(Options{Device: CPU(0)})

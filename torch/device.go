@@ -33,10 +33,9 @@ func (k Kind) String() string {
 // Device is a place for tensors, with an account of its memory: live bytes, their peak, and an
 // optional limit. The zero value is cpu:0.
 //
-// CPU devices are accounts on one machine, for pipelines over cores or sockets: a tensor made on
-// cpu:1 is charged to cpu:1 until it is freed, by whomever. An account counts exactly the bytes
-// that were requested: parameters, gradients, optimizer state, activations and operators'
-// workspaces.
+// CPU devices are accounts on one machine, for pipelines over cores or sockets. A tensor made on
+// cpu:1 is charged to cpu:1 until anybody frees it. An account counts exactly the bytes that were
+// requested: parameters, gradients, optimizer state, activations and operators' workspaces.
 //
 // Accounts belong to the process. All methods are safe for concurrent use. The account of a CUDA
 // device counts the requests of contexts on the device; libtorch's allocator reserves more, see
@@ -86,7 +85,7 @@ func (d Device) Usable() error {
 	case d.Index >= 0 && d.Index < n:
 		return nil
 	case d.Kind == KindCUDA && shim.CUDAVersion() == 0:
-		why = "this build has no CUDA; build with a libtorch that has it, and make finds it"
+		why = "this build has no CUDA; install a libtorch that has CUDA and run make again"
 	case n == 0:
 		why = "there is no GPU, or no driver for it"
 	default:
@@ -99,8 +98,8 @@ func (d Device) Usable() error {
 type Hardware struct {
 	Model string // the driver's name of a GPU
 	// Free is the highest limit that a GPU can keep: its free bytes and the process's cached bytes,
-	// less 512 MiB for memory on no account, which are kernels (loaded when first used), workspaces
-	// of products, and gaps between blocks.
+	// less 512 MiB for memory that no account counts. Such are kernels (loaded when first used),
+	// workspaces of products, and gaps between blocks.
 	Free int64
 }
 
@@ -139,13 +138,13 @@ func (d Device) Account() int {
 
 // Memory is the state of a device's account, in bytes.
 //
-// On a CPU, Cached are the bytes of freed blocks kept for reuse, which are not live. Taken is the
-// system's memory under all live and cached blocks of the account, with headers and partly used
-// pages. It is at most 1/64 more than the peak, since the last Trim, of the memory under live
-// blocks. A live block of 32 KiB or more takes its bytes and less than a page.
+// On a CPU, Cached are the bytes of freed blocks that are kept for reuse. They are not live. Taken
+// is the system's memory under all live and cached blocks of the account, with headers and partly
+// used pages. Taken exceeds the most memory that live blocks have had since the last Trim by at
+// most 1/64. A live block of 32 KiB or more has less than a page more than its bytes.
 //
 // On a CUDA device, Taken are the bytes that libtorch's allocator has reserved for the whole
-// process, and Cached the bytes outside of used blocks.
+// process. Cached are the reserved bytes that no block uses.
 type Memory struct{ Live, Peak, Limit, Cached, Taken int64 }
 
 func (d Device) Memory() Memory {
@@ -169,13 +168,10 @@ func (d Device) ResetPeak() { shim.ResetPeak(d.Account()) }
 // Trim gives cached blocks back to the system.
 func (d Device) Trim() { shim.Trim(d.Account()) }
 
-// SetDeterministic sets whether CUDA devices compute the same bits each time, as CPUs always do.
-// This costs speed, and operators that cannot do so fail. It is on by default. Call it before the
-// first product of the process.
+// SetDeterministic sets whether CUDA devices compute the same bits each time, as CPUs always do. It
+// is on by default. It costs speed, and operators that have no such algorithm fail. Call it before
+// the first product of the process.
 func SetDeterministic(on bool) { setNumerics(func() { numerics.varying = !on }) }
-
-// Deterministic reports whether CUDA devices are told to compute the same bits each time.
-func Deterministic() bool { setNumerics(nil); return !numerics.varying }
 
 // SetTF32 sets whether CUDA devices may multiply and convolve float32 in TF32, which is several
 // times as fast and has 10 bits of mantissa instead of 23. It is off by default; PyTorch has it on
@@ -183,25 +179,23 @@ func Deterministic() bool { setNumerics(nil); return !numerics.varying }
 // the same bits need the same setting.
 func SetTF32(on bool) { setNumerics(func() { numerics.tf32 = on }) }
 
-// TF32 reports whether CUDA devices may compute in TF32.
-func TF32() bool { setNumerics(nil); return numerics.tf32 }
-
 // numerics has the settings of the process's CUDA devices. A setter, or the first Ctx of a CUDA
 // device, passes them to libtorch.
-var (
-	numerics struct{ told, varying, tf32 bool }
-	telling  sync.Mutex
-)
+var numerics struct {
+	sync.Mutex
+	passed, varying, tf32 bool // varying is not deterministic
+}
 
-// setNumerics changes numerics and passes them to libtorch. Without a change it does so once.
+// setNumerics changes numerics and passes them to libtorch. If change is nil, it passes them only
+// once.
 func setNumerics(change func()) {
-	telling.Lock()
-	defer telling.Unlock()
+	numerics.Lock()
+	defer numerics.Unlock()
 	if change != nil {
 		change()
-	} else if numerics.told {
+	} else if numerics.passed {
 		return
 	}
 	shim.SetGPUNumerics(!numerics.varying, numerics.tf32)
-	numerics.told = true
+	numerics.passed = true
 }

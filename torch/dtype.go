@@ -2,6 +2,7 @@ package torch
 
 import (
 	"fmt"
+	"reflect"
 
 	"penstock.example/safetensors"
 )
@@ -48,8 +49,8 @@ func (d DType) Size() int64 { return dtypes[d].size }
 // IsFloat reports whether the elements can have gradients.
 func (d DType) IsFloat() bool { return d >= 5 && d <= 10 || d == BFloat16 }
 
-// FileDType returns the name of an element type in a safetensors file, whose writer refuses unknown
-// names.
+// FileDType returns the name of an element type in a safetensors file. Package safetensors refuses
+// the names of types that files do not have.
 func FileDType(d DType) safetensors.DType {
 	if t, ok := dtypes[d]; ok {
 		return t.file
@@ -62,20 +63,7 @@ type element interface {
 	float32 | float64 | int64 | int32 | uint8 | bool
 }
 
-func dtypeOf[T element]() DType {
-	var zero T
-	switch any(zero).(type) {
-	case float32:
-		return Float32
-	case float64:
-		return Float64
-	case int64:
-		return Int64
-	case int32:
-		return Int32
-	case uint8:
-		return Uint8
-	default:
-		return Bool
-	}
-}
+func dtypeOf[T element]() DType { return goTypes[reflect.TypeFor[T]().Kind()] }
+
+var goTypes = map[reflect.Kind]DType{reflect.Float32: Float32, reflect.Float64: Float64, reflect.Int64: Int64,
+	reflect.Int32: Int32, reflect.Uint8: Uint8, reflect.Bool: Bool}

@@ -41,7 +41,7 @@ func (e *MemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 // Error is the failure of an operator. Operators panic with it; Try turns it into an error.
 type Error struct {
-	Op      string   // such as "aten::mm"; in backward the autograd node if no operator was running
+	Op      string   // such as "aten::mm"; in backward "aten::mm in MmBackward0", or the node alone
 	Args    []string // the tensors among the arguments, such as "float32[8,16]"
 	Device  Device   // the device of the Ctx
 	Message string   // libtorch's message, without its backtrace
@@ -81,8 +81,8 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// failed builds the error of a call on this context.
-func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
+// callError returns the error of a call on this context.
+func (c *Ctx) callError(op string, tensors []*Tensor, e *shim.Error) *Error {
 	out := &Error{Op: op, Device: c.device, Message: e.Message, Sequence: e.Sequence}
 	if e.Node != "" {
 		out.Op = e.Node
@@ -107,7 +107,7 @@ func (c *Ctx) failed(op string, tensors []*Tensor, e *shim.Error) *Error {
 // Check panics with the *Error of a call that failed.
 func (c *Ctx) Check(op string, err *shim.Error, tensors ...*Tensor) {
 	if err != nil {
-		panic(c.failed(op, tensors, err))
+		panic(c.callError(op, tensors, err))
 	}
 }
 

@@ -12,8 +12,8 @@ func (c *Ctx) AtenMatmul(self, other *Tensor) *Tensor {
 	return c.op("aten::matmul").t(self).t(other).one()
 }
 
-// ForgetNumerics has nobody have said how CUDA devices compute.
+// ForgetNumerics undoes all settings of how CUDA devices compute.
 func ForgetNumerics() {
-	numerics.told, numerics.varying, numerics.tf32 = false, false, false
+	numerics.passed, numerics.varying, numerics.tf32 = false, false, false
 	shim.SetGPUNumerics(false, true)
 }

@@ -34,8 +34,8 @@ func (c *Ctx) MulScalar_(a *Tensor, v float64) *Tensor {
 	return c.op("aten::mul_.Scalar").t(a).f(v).inPlace(a)
 }
 
-// Matmul is batched over leading dimensions. A batch times a matrix is one product of matrices for
-// every layout of the batch.
+// Matmul is batched over leading dimensions. A batch times one matrix is a single product, also if
+// the batch is not contiguous.
 func (c *Ctx) Matmul(a, b *Tensor) *Tensor { return c.op("penstock::matmul").t(a).t(b).one() }
 
 // Sum and Mean are over all elements.
@@ -50,8 +50,8 @@ func (c *Ctx) Linear(input, weight, bias *Tensor) *Tensor {
 	return c.op("penstock::linear").t(input).t(weight).t(bias).one()
 }
 
-// PlainLinear is Linear with input as a matrix of rows, whose backward leaves the sum of weight's
-// gradients to autograd. With it the gradient of a weight with several uses is summed in one order.
+// PlainLinear is Linear for a weight with several uses. Autograd then sums the weight's gradients,
+// in one order. Input is multiplied as a matrix of rows.
 func (c *Ctx) PlainLinear(input, weight, bias *Tensor) *Tensor {
 	return c.op("penstock::plain_linear").t(input).t(weight).t(bias).one()
 }

@@ -17,7 +17,7 @@ import (
 
 // EvaluateConfig configures Evaluate and Predict.
 type EvaluateConfig struct {
-	Batch int     // samples run at once, divided by the pipe's Replicas, each of which runs them all
+	Batch int     // samples of a batch in training; each of R Replicas of the pipe runs Batch/R at once
 	Loss  nn.Loss // may be nil
 	// OnBatch is called after each batch with the number of samples done and the total. It may be nil.
 	OnBatch func(done, all int)
@@ -29,12 +29,12 @@ type Evaluation struct {
 	// Loss is of the whole set: a mean, weighted as in training (nn.LossWeight), or a sum. It is
 	// computed for each micro-batch. Nil without EvaluateConfig.Loss.
 	Loss *float64 `json:"loss,omitempty"`
-	// Accuracy is the share of targets, from 0 to 1, that the model finds most likely. A target is a
-	// label for outputs [n, classes], a position for [n, classes, positions]. Negative targets, which
-	// are no classes, do not count. Nil for regression.
+	// Accuracy is the share of targets, from 0 to 1, that the model finds most likely. Outputs
+	// [n, classes] have a target for each row, outputs [n, classes, positions] for each position.
+	// Negative targets, such as data.Ignored, do not count. Nil for regression.
 	Accuracy *float64 `json:"accuracy,omitempty"`
-	// MSE is the mean of (output - target)^2 over all numbers of the targets, which have type Float32
-	// and the outputs' shape. Nil except for regression (data.Regression).
+	// MSE is the mean of (output - target)^2 over all numbers of the targets, which have the
+	// outputs' shape. Nil except for regression (data.Regression).
 	MSE *float64 `json:"mse,omitempty"`
 }
 
@@ -43,48 +43,45 @@ type Evaluation struct {
 // If ctx ends first the error is ctx's. Evaluate is collective, and all members get the same result.
 func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig) (Evaluation,
 	error) {
-	var all, of sums      // of the set, and of a batch
-	var outputs []float32 // of a batch, for regression
+	var whole, part sums // of the set, and of a batch
 	regression := set.Info().Task() == data.Regression
 	err := forEach(ctx, "Evaluate", p, set, config,
 		func(c *torch.Ctx, batch data.Batch, _, row int, output *torch.Tensor) error {
 			if row == 0 {
-				of, outputs = sums{}, outputs[:0]
+				part = sums{}
 			}
 			rows := output.Shape()[0]
 			target := c.Narrow(tensorOf(c, batch.Target), 0, int64(row), rows)
-			if regression {
-				outputs = append(outputs, torch.Values[float32](c.To(output, torch.Float32))...)
-			} else {
-				of.countCorrect(c, output, target)
-			}
 			if config.Loss != nil {
-				of.addLoss(c, config.Loss, output, target)
+				part.addLoss(c, config.Loss, output, target)
+			}
+			if regression {
+				output = c.Reshape(c.To(output, torch.Float32), target.Shape()...)
+				part.addSquares(torch.Values[float32](output), torch.Values[float32](target))
+			} else {
+				part.countCorrect(c, output, target)
 			}
 			if row+int(rows) == batch.Rows {
-				if regression {
-					of.addSquares(outputs, batch.Target)
-				}
-				all.add(of)
+				whole.add(part)
 			}
 			return nil
 		})
 	if err != nil {
 		return Evaluation{}, err
 	}
-	each, err := group.Meet(ctx, p.Config().Group, "train: Evaluate", all, nil)
+	each, err := group.Meet(ctx, p.Config().Group, "train: Evaluate", whole, nil)
 	if err != nil {
 		return Evaluation{}, fmt.Errorf("train: evaluating: %w", err)
 	}
 	e := Evaluation{Samples: set.Len()}
-	all = sums{}
+	whole = sums{}
 	for _, s := range each[:len(each)/max(p.Config().Replicas, 1)] { // every replica evaluates all samples
-		all.add(s)
+		whole.add(s)
 	}
-	if all.Targets == 0 || config.Loss != nil && all.Weight == 0 {
+	if whole.Targets == 0 || config.Loss != nil && whole.Weight == 0 {
 		return Evaluation{}, errors.New("train: evaluating: no target of the set counts")
 	}
-	mean, loss := all.Score/all.Targets, all.Loss
+	mean, loss := whole.Score/whole.Targets, whole.Loss
 	if regression {
 		e.MSE = &mean
 	} else {
@@ -92,7 +89,7 @@ func Evaluate(ctx context.Context, p *pipe.Pipe, set data.Dataset, config Evalua
 	}
 	if config.Loss != nil {
 		if config.Loss.Reduction() == torch.ReduceMean {
-			loss /= all.Weight
+			loss /= whole.Weight
 		}
 		e.Loss = &loss
 	}
@@ -114,15 +111,13 @@ func (s *sums) countCorrect(c *torch.Ctx, output, target *torch.Tensor) {
 	s.Targets += count(c.Op("aten::ge.Scalar", target, 0))
 }
 
-// addSquares takes a whole batch, as the last bits of its sum depend on that. It is on no account.
-func (s *sums) addSquares(outputs []float32, targets data.Array) {
-	c := newCtx(torch.CPU(0))
-	defer c.Close()
-	c.Unlimited(func() {
-		x, target := torch.From(c, outputs, targets.Shape...), tensorOf(c, targets)
-		s.Score += float64(torch.Item[float32](c.Op("aten::mse_loss", x, target, torch.ReduceSum)))
-	})
-	s.Targets += float64(len(outputs))
+// addSquares adds squared errors. It needs no memory of a device.
+func (s *sums) addSquares(outputs, targets []float32) {
+	for i, target := range targets {
+		d := float64(outputs[i]) - float64(target)
+		s.Score += d * d
+	}
+	s.Targets += float64(len(targets))
 }
 
 // addLoss adds the loss of a micro-batch. It needs no more memory than the loss in training.
@@ -139,9 +134,9 @@ func (s *sums) addLoss(c *torch.Ctx, loss nn.Loss, output, target *torch.Tensor)
 	s.Loss += weight * float64(torch.Item[float32](c.To(x, torch.Float32)))
 }
 
-// batchFunc handles the model's output for the micro-batch that begins with a row of a batch and a
-// sample of the set. It is called in the process of the last stage, during the run. Tensors that it
-// makes on c are freed when it returns.
+// batchFunc handles the model's output for a micro-batch. sample and row are the micro-batch's
+// first sample in the set and its first row in the batch. It is called in the process of the last
+// stage, during the run. Tensors that it makes on c are freed when it returns.
 type batchFunc func(c *torch.Ctx, batch data.Batch, sample, row int, output *torch.Tensor) error
 
 // forEach runs the batches of a set through a model in evaluation mode, in order, and calls f for each
@@ -166,7 +161,7 @@ func forEach(ctx context.Context, caller string, p *pipe.Pipe, set data.Dataset,
 			return nil
 		}
 		if err != nil {
-			return cmp.Or(errors.Unwrap(err), err) // drops the loader's epoch, which is always the first
+			return cmp.Or(errors.Unwrap(err), err) // without the loader's words of an epoch
 		}
 		if err := inferBatch(ctx, p, first, batch, f); err != nil {
 			return fmt.Errorf("train: evaluating: %w", err)

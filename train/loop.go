@@ -39,7 +39,7 @@ type Loop struct {
 	Loader    *data.Loader
 
 	LRSchedule optim.Schedule // learning rate by step, counted from 0; nil keeps the optimizer's
-	Plateau    *optim.Plateau // lowers the rate by the losses of Validation after whole epochs; may be nil
+	Plateau    *optim.Plateau // lowers the rate when Validation's loss stops falling; may be nil
 	ClipNorm   float64        // limits the norm of all stages' gradients together; 0 is no limit
 
 	// Scaler scales the loss for forwards in float16 (torch.AutocastFloat16). A step whose gradients are
@@ -63,8 +63,7 @@ type Loop struct {
 	Validation *Validation // may be nil
 
 	// Best is the best validation so far, nil before the first. Step is the number of steps taken. Run
-	// updates both. A resumed run starts with the checkpoint's Best, Step, Scaler
-	// and Plateau.
+	// updates both. A resumed run starts with the checkpoint's Best, Step, Scaler and Plateau.
 	Best *Best
 	Step int64
 
@@ -74,7 +73,7 @@ type Loop struct {
 	OnEpoch func(epoch int) error
 
 	batches []data.Batch  // of the current step, or of a failed step that Run will repeat
-	from    data.Position // of the first of batches
+	start   data.Position // of the first of these batches
 }
 
 // Hook is called after a step.
@@ -137,7 +136,7 @@ func (l *Loop) Progress() Progress {
 
 func (l *Loop) position() data.Position {
 	if len(l.batches) > 0 {
-		return l.from
+		return l.start
 	}
 	return l.Loader.Position()
 }
@@ -155,7 +154,7 @@ func (l *Loop) stepBatches(ctx context.Context) ([]data.Batch, error) {
 			return nil, err
 		}
 		if n == 0 {
-			l.from = at
+			l.start = at
 		}
 		l.batches = append(l.batches, batch)
 	}
@@ -164,10 +163,10 @@ func (l *Loop) stepBatches(ctx context.Context) ([]data.Batch, error) {
 // Run takes steps until Steps, Epochs or Validation.Patience is reached, a step or a hook fails, or ctx
 // ends. If ctx ends, Run finishes the running step and returns a Result with Interrupted set and no error.
 //
-// If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run repeats
-// the step with the same batches and ends with the bits of a run without failures. Run can also continue
-// after any other error. Run takes no step if Check fails, or if a layer refuses a micro-batch of one
-// row that only an epoch's last batch has.
+// If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run
+// repeats the step with the same batches and ends with the bits of a run without failures. Run can
+// also continue after any other error. Run takes no step if Check fails. It takes none either if
+// only an epoch's last batch has a micro-batch of one row, and a layer refuses that.
 //
 // In a group each process has a Loop and calls Run at the same step. If ctx ends in one process, all end
 // after the same step.
@@ -185,9 +184,9 @@ func (l *Loop) Run(ctx context.Context) (r Result, err error) {
 }
 
 func (l *Loop) run(ctx context.Context) (Result, error) {
-	g, between, v := l.Pipe.Config().Group, ctx, l.Validation
-	if g != nil { // the members agree on the last step below
-		between = context.WithoutCancel(ctx)
+	g, betweenSteps, v := l.Pipe.Config().Group, ctx, l.Validation
+	if g != nil { // the members agree below on which step is the last
+		betweenSteps = context.WithoutCancel(ctx)
 	}
 	for first := true; ; {
 		at := l.position()
@@ -195,7 +194,7 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 		case l.Epochs > 0 && at.Epoch >= l.Epochs:
 			return Result{}, nil
 		case l.Steps > 0 && l.Step >= l.Steps:
-			return Result{}, l.failGroup("after the last step", l.validate(between, at))
+			return Result{}, l.failGroup("after the last step", l.validate(betweenSteps, at))
 		case v != nil && v.Patience > 0 && l.Best != nil && l.Best.Since >= v.Patience:
 			return Result{Stopped: true}, nil
 		}
@@ -209,17 +208,17 @@ func (l *Loop) run(ctx context.Context) (Result, error) {
 			return Result{Interrupted: true}, nil
 		}
 		if at.Batch == l.Loader.Batches() {
-			if err := l.endEpoch(between, at); err != nil {
+			if err := l.endEpoch(betweenSteps, at); err != nil {
 				return Result{}, l.failGroup("after an epoch", err)
 			}
 			continue
 		}
-		batches, err := l.stepBatches(between)
+		batches, err := l.stepBatches(betweenSteps)
 		if err != nil {
 			return Result{}, l.failGroup("loading a batch", fmt.Errorf("train: step %d: %w", l.Step+1, err))
 		}
 		if first {
-			if err := l.tryOneRow(between, batches[0]); err != nil {
+			if err := l.tryOneRow(betweenSteps, batches[0]); err != nil {
 				return Result{}, err
 			}
 			first = false
@@ -304,7 +303,7 @@ func (l *Loop) takeStep(ctx context.Context, batches []data.Batch) (info StepInf
 	return info, nil
 }
 
-// lossWeight is a batch's weight in the mean of several.
+// lossWeight returns the weight of a batch in the mean loss of a step's batches.
 func (l *Loop) lossWeight(b data.Batch) (weight float64) {
 	c := newCtx(torch.CPU(0))
 	defer c.Close()
@@ -367,7 +366,7 @@ func refuseLastBatch(rows int, why error) error {
 }
 
 // tryOneRow returns an error if only the last batch of an epoch has a micro-batch of one row, and a layer
-// does not take that. Batch norm needs two values a channel. A forward of one row finds it out.
+// refuses it in a forward. Batch norm needs two values a channel.
 func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 	rows, reached := l.lastBatch()
 	hasOneRow := func(rows int) bool { return 2*l.Pipe.MicroBatches(int64(rows)) > rows }
@@ -382,7 +381,7 @@ func (l *Loop) tryOneRow(ctx context.Context, batch data.Batch) error {
 	if err == nil {
 		_, err = l.Pipe.Infer(ctx, b)
 	}
-	if err == nil || errors.Is(err, torch.ErrOutOfMemory) { // then the step says so
+	if err == nil || errors.Is(err, torch.ErrOutOfMemory) { // the step has a better error for memory
 		return nil
 	} else if !errors.As(err, new(*torch.Error)) {
 		return err

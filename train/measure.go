@@ -28,8 +28,8 @@ type MeasureConfig struct {
 	Batch   int            // rows
 	Chunks  int            // micro-batches; 0 is 1
 	Profile profile.Config // without a Target
-	// Plan says how steps run, if the cut of [BalanceByTime] has to keep Plan.Limit: Plan.Schedules is one
-	// schedule, with Plan.Virtual stages on each of Plan.Devices.
+	// Plan describes the steps if Plan.Limit limits the cut of [BalanceByTime]. Plan.Schedules has
+	// one schedule, and each of Plan.Devices has Plan.Virtual stages.
 	Plan plan.Options
 	// Group is the processes that train the model together; nil is this process alone. All members call
 	// the measuring function. Rank 0 measures and sends the result to the others.
@@ -116,17 +116,18 @@ func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 type Balance struct {
 	Counts []int            // layers of each stage
 	Times  []plan.StageTime // expected time of each stage for a micro-batch; nil with a limit
-	// Lighter is the cuts to try if Counts turns out not to fit, with a limit. The first one needs fewest
-	// bytes, as far as the measurement tells. All cuts of a small model follow. None depends on times.
+	// Lighter has the cuts to try if steps with Counts exceed the limit. The first is the cut that
+	// needs the fewest bytes by the measurement. All cuts of a small model follow. Nil without a
+	// limit.
 	Lighter [][]int
 	// Profile is the measurement. Only rank 0's can be used as pipe.Config.Profile.
 	Profile profile.Profile
 }
 
-// BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut can
-// make it, including transfers and recomputation. The cut does not change the trained weights. The model
-// need not be materialised. If all policies are Optimal, steps with the cut keep MeasureConfig.Plan's
-// limit, or Counts is the first of Lighter.
+// BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut
+// can make it, including transfers and recomputation. The cut does not change the trained weights.
+// The model need not be materialised. If all policies are Optimal, the cut also keeps
+// MeasureConfig.Plan's limit; if no cut does, Counts is the first of Lighter.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, policies []pipe.Checkpoint,
 	config MeasureConfig) (out Balance, err error) {
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
@@ -159,38 +160,38 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	var machine plan.Machine
 	threads := max(c.Threads, 1)
 	for i := range options.Devices {
-		machine.Devices = append(machine.Devices, plan.Device{Name: fmt.Sprint("device ", i), Threads: threads})
+		machine.Devices = append(machine.Devices,
+			plan.Device{Name: fmt.Sprint("device ", i), Threads: threads})
 	}
 	costs, units := unitCosts(model, b.Profile, 0, threads)
-	out := ModelPlan{Units: units}
-	for again, limit := range []int64{options.Limit, 1} { // nothing fits in a byte
-		options.Limit = limit
-		r, err := plan.Search(ctx, plan.Profile{Measured: []plan.Costs{costs}}, machine, options)
-		if err != nil {
-			return err
-		}
-		if r.Best != nil {
-			b.Counts, b.Times = out.Layers(r.Best.Balance), nil
-			continue
-		}
-		if r.Lightest != nil { // otherwise the units are fewer than the stages
-			b.Lighter = [][]int{out.Layers(r.Lightest)}
-		}
-		if again == 0 && b.Lighter != nil {
-			b.Counts, b.Times = b.Lighter[0], nil
-		}
-		break
+	layers := (&ModelPlan{Units: units}).Layers
+	search := func() (*plan.Result, error) {
+		return plan.Search(ctx, plan.Profile{Measured: []plan.Costs{costs}}, machine, options)
 	}
-	layers, bytes := b.Profile.Layers, int64(1) // of activations
-	for _, l := range layers {
+	found, err := search()
+	lightest := found
+	if err == nil && found.Best != nil { // a search in which nothing fits finds the lightest cut
+		options.Limit = 1
+		lightest, err = search()
+	}
+	if err != nil {
+		return err
+	}
+	if lightest.Lightest != nil { // otherwise the units are fewer than the stages
+		b.Lighter = [][]int{layers(lightest.Lightest)}
+		b.Counts, b.Times = b.Lighter[0], nil
+	}
+	if found.Best != nil {
+		b.Counts, b.Times = layers(found.Best.Balance), nil
+	}
+	bytes := int64(1) // of activations
+	for _, l := range b.Profile.Layers {
 		bytes += l.Output + l.Saved
 	}
-	b.Lighter = append(b.Lighter, cutsOf(len(layers), len(b.Counts), smallModel/bytes)...)
+	const most = 1 << 30 // bytes of all cuts to measure, which takes seconds
+	b.Lighter = append(b.Lighter, cutsOf(len(b.Profile.Layers), len(b.Counts), most/bytes)...)
 	return nil
 }
-
-// smallModel is the bytes of activations in all cuts of a small model. To measure so many takes seconds.
-const smallModel = 1 << 30
 
 // cutsOf lists all cuts of layers, or none if they are more than most.
 func cutsOf(layers, stages int, most int64) (list [][]int) {
@@ -246,23 +247,24 @@ func Cut(p profile.Profile, policies []pipe.Checkpoint, microBatches, slots int,
 // Threads is a number of threads chosen by measured times.
 type Threads struct {
 	N      int     // for pipe.Config.Threads
-	Tried  int     // N, or the fastest number above 1 if N is 1
+	Tried  int     // N; if N is 1, the fastest of the other numbers
 	Faster float64 // speed of Tried relative to one thread: the median of the rounds
 }
 
-// ThreadsByTime measures with how many threads of each device a model trains fastest. It tries 1, 2, 4
-// and so on, and most. The numbers take turns at running all layers forward and backward. A larger
-// number must be at least 10 % faster. The last bits of results depend on the number (Recipe.Threads).
-func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, most int,
+// ThreadsByTime measures with how many threads of each device a model trains fastest. It tries the
+// powers of two below greatest, and greatest. In each round every number runs all layers forward
+// and backward. A larger number must be at least 10 % faster. The last bits of results depend on
+// the number (Recipe.Threads).
+func ThreadsByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, greatest int,
 	config MeasureConfig) (Threads, error) {
-	if most <= 1 {
+	if greatest <= 1 {
 		return Threads{N: 1, Tried: 1, Faster: 1}, nil
 	}
 	var counts []int
-	for n := 1; n < most; n *= 2 {
+	for n := 1; n < greatest; n *= 2 {
 		counts = append(counts, n)
 	}
-	counts = append(counts, most)
+	counts = append(counts, greatest)
 	return measureFirstRows(ctx, config, "timing threads", set,
 		func(c profile.Config, input *torch.Tensor) (out Threads, err error) {
 			t, err := profile.Threads(ctx, model, c, counts, input)
@@ -289,7 +291,8 @@ func chooseThreads(t profile.ThreadTimes) Threads {
 	return Threads{N: t.Threads[best], Tried: t.Threads[tried], Faster: t.Faster(tried, 0)}
 }
 
-// timeLink makes a link of the shortest of ten transfers of 4 bytes, and of ten of many bytes.
+// timeLink measures a link. It takes the shortest of ten transfers of 4 bytes for the latency, and
+// the shortest of ten transfers of many bytes for the bandwidth.
 func timeLink(on torch.Device, bytes int, transfer func(*torch.Tensor) (time.Duration, error)) (l plan.Link,
 	err error) {
 	c := torch.NewCtx(torch.Options{Device: on})

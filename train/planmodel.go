@@ -23,11 +23,11 @@ import (
 
 // PlanConfig describes the training to plan, and the devices.
 type PlanConfig struct {
-	Batch   int   // samples of a step
-	Chunks  []int // candidate numbers of micro-batches; they divide Batch; nil is 1, 2, 4, 8 and 16
-	Threads []int // candidate numbers of threads of a device
-	Stages  int   // devices of the pipeline; 0 is any number
-	Wishes  plan.Options
+	Batch   int          // samples of a step
+	Chunks  []int        // candidate numbers of micro-batches; they divide Batch; nil is 1, 2, 4, 8 and 16
+	Threads []int        // candidate numbers of threads of a device
+	Stages  int          // devices of the pipeline; 0 is any number
+	Wishes  plan.Options // of the search; its State, Batch and Devices are set by PlanModel
 	Machine plan.Machine // not used with Devices
 	Devices []PlanDevice // of this process; nil is the CPU devices of Machine
 
@@ -56,7 +56,7 @@ type ModelPlan struct {
 	plan.Result
 	Searched *plan.Candidate // Best as the search found it, before its step was planned
 	Profile  plan.Profile
-	Machine  plan.Machine // with limits reduced by the bytes that the search did not foresee
+	Machine  plan.Machine // of the last search, with limits reduced as PlanModel describes
 	Wishes   plan.Options
 	Units    []int          // layers of each unit
 	Timing   profile.Timing // of the measurements
@@ -259,7 +259,7 @@ func unitCosts(model *nn.Sequential, found profile.Profile, rows, threads int) (
 	}
 	units := append(slices.Repeat([]int{1}, frozen), c.Units[c.Prologue:]...)
 	units[frozen] -= frozen - before
-	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Sent: []int64{c.Given}}
+	out := plan.Costs{Rows: rows, Threads: threads, Chain: c.Chain, Sent: []int64{c.InputTuple}}
 	at := 0
 	for _, n := range units {
 		held := int64(0) // buffers and frozen parameters
@@ -277,7 +277,7 @@ func unitCosts(model *nn.Sequential, found profile.Profile, rows, threads int) (
 		out.Sent = nil // equal to the inputs of the chain's units
 		return out, units
 	}
-	out.Chain.Input, out.Chain.Layers = c.Given, nil
+	out.Chain.Input, out.Chain.Layers = c.InputTuple, nil
 	rest := slices.Clone(c.Layers)
 	for i, l := range found.Layers[:frozen] {
 		micros := 1e6 * l.Forward

@@ -15,14 +15,14 @@ import (
 // slice, in row-major order. Its content depends on the task of set.Info:
 //
 //	classification  the probability of each class: [classes]
-//	next token      the probability of each token to come next: [classes]. It follows the last token, for
-//	                shorter data.Inputs the last given one (Length)
+//	next token      the probability of each token to follow the sample's last token: [classes]. If a
+//	                sample of data.Inputs ends with zeros, its last token is before them (Length)
 //	segmentation    the probability of each class at each pixel: [classes, height, width]
 //	regression      the numbers
 //
-// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict returns the first error
-// of a call, a batch or ctx. Predict is collective. The process of the last stage makes the calls, while
-// the pipe runs: each must not use it.
+// The model runs in evaluation mode, and EvaluateConfig.Loss is not used. Predict returns the first
+// error of a call, a batch or ctx. Predict is collective. The process of the last stage calls each
+// while the pipe runs, so each must not use the pipe.
 func Predict(ctx context.Context, p *pipe.Pipe, set data.Dataset, config EvaluateConfig,
 	each func(sample int, output []float32) error) error {
 	info := set.Info()

@@ -25,7 +25,7 @@ import (
 // Recipe records how a run is trained. A run that resumes a checkpoint needs the same recipe to get the
 // weights of an uninterrupted run. It may change the optimizer's setting "lr" ("LR" of an optim.Config),
 // LRSchedule's setting "schedule-steps", Steps, Epochs, SaveEvery and DropLast; Checkpoint.Changes lists
-// them. What identifies data is its content and order, so the path of a tokenizer is not compared.
+// them. Data are compared by content and order, so a tokenizer may have another path.
 type Recipe struct {
 	Model             Choice         `json:"model"`
 	Data              Choice         `json:"data"`
@@ -81,21 +81,22 @@ func (e *MismatchError) Error() string {
 		e.Field, e.Saved, e.Given)
 }
 
-// A resumed run may change fields of mayChange and ofMachine. Fields of ifKnown may be missing.
+// A resumed run may change the fields in mayChange and machineFields. A checkpoint may lack the
+// fields in mayLack.
 var (
 	mayChange = []string{"optimizer.settings.lr", "optimizer.settings.LR", "schedule.settings.schedule-steps",
 		"steps", "epochs", "save_every", "drop_last", "replicas"}
-	ofMachine = []string{"threads", "processes", "balance", "kernels"}
-	ifKnown   = append(slices.Clip(ofMachine), "samples")
+	machineFields = []string{"threads", "processes", "balance", "kernels"}
+	mayLack       = append(slices.Clip(machineFields), "samples")
 )
 
 // refused reports whether a resumed run may not make the change.
 func (c Change) refused() bool {
-	return !slices.Contains(mayChange, c.Field) && !slices.Contains(ofMachine, c.top())
+	return !slices.Contains(mayChange, c.Field) && !slices.Contains(machineFields, c.recipeField())
 }
 
-// top is the name of a field of Recipe.
-func (c Change) top() string { top, _, _ := strings.Cut(c.Field, "."); return top }
+// recipeField returns the name of the changed field of Recipe, such as "optimizer".
+func (c Change) recipeField() string { name, _, _ := strings.Cut(c.Field, "."); return name }
 
 // recipeChanges lists the compared fields that differ in another recipe, sorted by name.
 func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
@@ -106,13 +107,13 @@ func (c *Checkpoint) recipeChanges(r Recipe) ([]Change, error) {
 		return nil, fmt.Errorf("train: the recipe: %w", err)
 	}
 	all := changes("", saved, given)
-	counted := slices.ContainsFunc(all, func(d Change) bool { return d.Field == "data.settings.samples" })
+	otherLength := slices.ContainsFunc(all, func(d Change) bool { return d.Field == "data.settings.samples" })
 	return slices.DeleteFunc(all, func(d Change) bool {
-		absent := d.Saved == jsonText(nil) || d.Given == jsonText(nil)
-		return d.top() == "plan" || d.Field == "data.settings.chosen.tokenizer" ||
-			counted && d.Field == "data.settings.fingerprint" ||
-			d.top() == "samples" && d.Field != "samples.tokenizer_sha256" ||
-			absent && slices.Contains(ifKnown, d.top())
+		absent, field := d.Saved == jsonText(nil) || d.Given == jsonText(nil), d.recipeField()
+		return field == "plan" || d.Field == "data.settings.chosen.tokenizer" ||
+			otherLength && d.Field == "data.settings.fingerprint" || // a longer set has another one
+			field == "samples" && d.Field != "samples.tokenizer_sha256" ||
+			absent && slices.Contains(mayLack, field)
 	}), nil
 }
 
@@ -234,9 +235,9 @@ func hashParam(h hash.Hash, p nn.NamedParam) error {
 	return torch.Pieces(p.Tensor(), func(piece []byte) error { h.Write(piece); return nil })
 }
 
-// Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over it, for
-// the settings of Recipe.Data. It tells apart other files, windows and orders of samples. Equal
-// fingerprints do not prove equal sets.
+// Fingerprint returns a hash of a set's description, its length, and sixteen samples spread over
+// it, for the settings of Recipe.Data. Sets with other files, windows or orders have different
+// fingerprints, as a rule. Equal fingerprints do not prove equal sets.
 func Fingerprint(set data.Dataset) (string, error) {
 	const samples = 16
 	var indices []int

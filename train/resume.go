@@ -56,15 +56,15 @@ func openCheckpoint(path string) (*Checkpoint, error) {
 		return nil, &DamagedError{path, err}
 	}
 	c := &Checkpoint{Path: path}
-	var again []byte
+	var encoded []byte
 	if err = json.Unmarshal(content, &c.Contents); err == nil {
-		again, err = c.encode()
+		encoded, err = c.encode()
 	}
 	switch {
 	case c.Version != 0 && c.Version != formatVersion:
 		return nil, fmt.Errorf("train: checkpoint %s has format version %d, this penstock reads version %d: "+
 			"resume it with the penstock that wrote it", path, c.Version, formatVersion)
-	case err == nil && !bytes.Equal(again, content):
+	case err == nil && !bytes.Equal(encoded, content):
 		err = errors.New("its content does not match its hash")
 	case err == nil:
 		err = decode(c.Contents.Recipe, &c.Recipe)
@@ -154,9 +154,9 @@ func (c *Checkpoint) Check(r Recipe, model nn.Module) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(c Change) bool { return c.top() == "samples" })
+	i := slices.IndexFunc(all, func(c Change) bool { return c.recipeField() == "samples" })
 	if i >= 0 {
-		all[i].Field = "the SHA-256 of the tokenizer" // it explains other changes
+		all[i].Field = "the SHA-256 of the tokenizer" // it is the reason for other changes
 	} else {
 		i = slices.IndexFunc(all, Change.refused)
 	}

@@ -107,7 +107,7 @@ func (s Store) writeShards(temporary string, at Progress, r Recipe, params []nn.
 		if foreign[n.Name] = owners[i] != s.Group.Rank(); foreign[n.Name] {
 			continue
 		} else if !n.IsBuffer() {
-			index.Updates[n.Name] = 0 // stays if the parameter was always frozen
+			index.Updates[n.Name] = 0 // the optimizer does not know parameters that were always frozen
 			if !n.Trainable() {
 				kind = frozenKind
 			}

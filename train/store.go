@@ -220,7 +220,8 @@ func (s Store) syncDirectory(path string) error {
 	return s.do("sync", path, d.Sync)
 }
 
-// formatVersion changes if a penstock could misread checkpoints of another.
+// formatVersion is the version of the format of checkpoints. It changes if older programs would
+// misread them.
 const formatVersion = 2
 
 // stateFile is a checkpoint's index.
@@ -229,7 +230,7 @@ const stateFile = "state.json"
 // Kinds of files with tensors. Names of tensors are unique within a kind.
 const (
 	modelKind     = "model"
-	frozenKind    = "model-frozen" // of parameters that are not trained; also of modelKind
+	frozenKind    = "model-frozen" // parameters that are not trained; reading modelKind reads these files too
 	optimizerKind = "optimizer"
 )
 
@@ -247,7 +248,7 @@ type Progress struct {
 	Position data.Position `json:"position"` // of the next batch
 	// Best is the best validation, nil before the first. Store keeps its checkpoint.
 	Best *Best `json:"best,omitempty"`
-	// Copies of the Loop's; may be nil.
+	// Scaler and Plateau are copies of the Loop's. They may be nil.
 	Scaler  *optim.Scaler  `json:"scaler,omitempty"`
 	Plateau *optim.Plateau `json:"plateau,omitempty"`
 }
@@ -293,7 +294,7 @@ func (t *Tensor) UnmarshalText(text []byte) error {
 	return json.Unmarshal([]byte("["+strings.ReplaceAll(shape, " ", ",")), &t.Shape)
 }
 
-// fileNames lists the files of a kind, or all files if kind is empty, sorted.
+// fileNames lists the files whose names begin with a kind, sorted. An empty kind is all files.
 func (c Contents) fileNames(kind string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.Files)),
 		func(name string) bool { return !strings.HasPrefix(name, kind) })

@@ -20,8 +20,9 @@ import (
 // directory to disk. An error removes the temporary file. A crash may leave it, as path followed by a number
 // and ".tmp".
 //
-// A character device, such as /dev/null, is written directly. Anything else that is not a regular file is
-// refused. So is a new file in /dev, a likely mistake, and /dev/stdout, a link that a file must not replace.
+// A character device, such as /dev/null, is written directly. Anything else that is not a regular
+// file is refused. Also refused are new files in /dev, likely a mistake, and the links /dev/stdout
+// and /dev/stderr.
 func Write(path string, content func(io.Writer) error) error {
 	device, err := writable(path)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"penstock.example/remat"
 )
 
-// Curve draws the time of plans over memory as an SVG of steps: a plan is the best from its peak
-// to the next plan's peak.
+// Curve draws the time of plans over memory as an SVG. Each plan is a horizontal step from its own
+// peak to the next plan's.
 func Curve(title string, c remat.Chain, points []solver.Point, usual []remat.Baseline) ([]byte, error) {
 	const highest = 120 // per cent
 	at := func(peak int64, time float64) plotter.XY {

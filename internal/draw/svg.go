@@ -152,7 +152,7 @@ func (p *picture) worker(w int) {
 	p.text(float64(p.left+step+10), float64(y+17), 12, "start", "#555555",
 		fmt.Sprintf("idle %.1f %%", 100*p.t.Idle(w)))
 	p.printf(`<rect x="%d" y="%d" width="%d" height="%d" fill="#f1f1f1"/>`, p.left, y, step, row)
-	for _, reductions := range []bool{false, true} { // over the computations that they run beside
+	for _, reductions := range []bool{false, true} { // drawn last, over the computations beside them
 		for _, e := range p.events[w] {
 			if (e.Action.Kind == schedule.Reduce) == reductions && e.Start < e.End {
 				p.event(e, y)

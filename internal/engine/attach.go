@@ -30,6 +30,8 @@ type Arrival struct {
 	Last   bool   // no other backward will run through the graph
 	// InputGrads is filled by Node.Backward, by input, with tensors of any owner or nil.
 	InputGrads []*torch.Tensor
+
+	inputs []*torch.Tensor // of a checkpoint: handles outside of the graph, which require wanted gradients
 }
 
 // Attach makes one node of outputs, which were computed from inputs without a graph. Backward
@@ -38,33 +40,11 @@ type Arrival struct {
 // The results share the memory of outputs and belong to c. The node holds neither inputs nor
 // outputs. Elements may be nil. Outputs of types without gradients stay outside of the graph.
 func Attach(c *torch.Ctx, inputs, outputs []*torch.Tensor, n Node) []*torch.Tensor {
-	return c.OwnAll(attach(c, "attach", false, inputs, outputs,
-		func(c *torch.Ctx, r *shim.Recomputation) { runBackward(c, r, n) }, n.Forget))
+	return attach(c, "attach", false, inputs, outputs, n)
 }
 
-func runBackward(c *torch.Ctx, r *shim.Recomputation, n Node) {
-	grads := c.OwnAll(r.Grads)
-	clear(r.Grads)
-	for _, g := range grads {
-		c.Keep(g)
-	}
-	defer torch.FreeAll(grads)
-	a := &Arrival{Grads: slices.Clone(grads), Wanted: r.Wanted, Last: r.Last,
-		InputGrads: make([]*torch.Tensor, len(r.InputGrads))}
-	n.Backward(c, a)
-	for i, g := range a.InputGrads {
-		if g != nil {
-			shim.Retain(g.Handle())
-			r.InputGrads[i] = g.Handle()
-		}
-	}
-}
-
-// attach makes the node of Attach or of a checkpoint. With hold the node keeps its inputs. run gets
-// its own context.
-func attach(c *torch.Ctx, op string, hold bool, inputs, outputs []*torch.Tensor,
-	run func(c *torch.Ctx, r *shim.Recomputation), forget func(),
-) []shim.Handle {
+// attach makes a node. With hold the node keeps its inputs. Each backward has its own context.
+func attach(c *torch.Ctx, op string, hold bool, inputs, outputs []*torch.Tensor, n Node) []*torch.Tensor {
 	options := torch.Options{Device: c.Device(), Threads: c.Threads(), Autocast: c.Autocast()}
 	attached, err := shim.Checkpoint(c.Mode(), hold, torch.Handles(inputs), torch.Handles(outputs),
 		func(r *shim.Recomputation) {
@@ -78,8 +58,32 @@ func attach(c *torch.Ctx, op string, hold bool, inputs, outputs []*torch.Tensor,
 					panic(p)
 				}
 			}()
-			run(c, r)
-		}, forget)
+			runBackward(c, r, n)
+		}, n.Forget)
 	c.Check(op, err, inputs...)
-	return attached
+	return c.OwnAll(attached)
+}
+
+func runBackward(c *torch.Ctx, r *shim.Recomputation, n Node) {
+	grads := c.OwnAll(r.Grads)
+	clear(r.Grads)
+	for _, g := range grads {
+		c.Keep(g)
+	}
+	defer torch.FreeAll(grads)
+	a := &Arrival{Grads: slices.Clone(grads), Wanted: r.Wanted, Last: r.Last,
+		InputGrads: make([]*torch.Tensor, len(r.InputGrads)), inputs: make([]*torch.Tensor, len(r.Inputs))}
+	for i, h := range r.Inputs {
+		if h != 0 {
+			shim.Retain(h)
+			a.inputs[i] = c.Own(h)
+		}
+	}
+	n.Backward(c, a)
+	for i, g := range a.InputGrads {
+		if g != nil {
+			shim.Retain(g.Handle())
+			r.InputGrads[i] = g.Handle()
+		}
+	}
 }

@@ -6,15 +6,14 @@ import (
 )
 
 // Prepared is a backward that was not run yet. It holds the graph and the outputs' gradients, but
-// not the outputs: if their handles are freed, each is freed as soon as the backward has used it.
-// torch.Ctx.Backward holds them to its end.
+// not the outputs. If an output's handle is freed, its memory is free as soon as the backward has
+// used it. torch.Ctx.Backward holds all outputs to its end.
 type Prepared struct {
 	c      *torch.Ctx
 	handle uint64
 }
 
-// PrepareBackward prepares a backward from outputs, with a gradient for each. Call Run or Free
-// once.
+// PrepareBackward prepares a backward from outputs with gradients. Call Run or Free once.
 func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
 	handle, err := shim.PrepareBackward(c.Mode(), torch.Handles(outputs), torch.Handles(grads[:len(outputs)]))
 	c.Check("backward", err, outputs...)
@@ -26,14 +25,14 @@ func PrepareBackward(c *torch.Ctx, outputs, grads []*torch.Tensor) *Prepared {
 // once. Only Free the result if p has failed.
 //
 // p computes the gradients of gates (Gate) and of the leaves in first, with all nodes on the way to
-// them. Not in p are the weight gradients of products on the way (linear layers, convolutions,
-// matrix products) and nodes that lead to none of these. Weights of other operators, such as norms,
-// get their gradients in p, and so does a weight of both kinds of operators. If nothing leads to a
-// gate, p does nothing.
+// them. Of products on the way (linear layers, convolutions, matrix products) p leaves the
+// gradients of weights to the result, and also all nodes that lead to no gate and no leaf in first.
+// Weights of other operators, such as norms, get their gradients in p. So do weights that a product
+// and another operator share. If nothing leads to a gate, p does nothing.
 //
 // Both parts together compute the bits of the undivided backward with as many products. After p the
-// result holds only the saved tensors and the gradient of each product. Freeing the result leaves
-// these weights without their gradients.
+// result holds only the saved tensors and the gradient of each product. If it is freed, its weights
+// get no gradients.
 func (p *Prepared) Split(first ...*torch.Tensor) *Prepared {
 	p.mustBePending()
 	handle, err := shim.SplitBackward(p.c.Mode(), p.handle, torch.Handles(first))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"penstock.example/internal/shim"
 	"penstock.example/torch"
 )
 
@@ -44,9 +43,8 @@ func Checkpoint(c *torch.Ctx, f func(c *torch.Ctx, in []*torch.Tensor) []*torch.
 	mark := c.Mark()
 	defer func() { c.Release(mark) }() // also the tensors of an f that fails
 	out := k.firstRun(c, in)
-	attached := attach(c, "checkpoint", true, slices.Concat(in, shared), out, k.recompute, nil)
-	c.Release(mark)
-	result := c.OwnAll(attached)
+	result := attach(c, "checkpoint", true, slices.Concat(in, shared), out, k)
+	c.Release(mark, result...)
 	mark = c.Mark()
 	return result
 }
@@ -59,91 +57,77 @@ type checkpoint struct {
 
 // firstRun runs f without a graph and checks that it has not changed in.
 func (k *checkpoint) firstRun(c *torch.Ctx, in []*torch.Tensor) (out []*torch.Tensor) {
-	changes := make([]int64, len(in))
-	for i, t := range in {
-		if t != nil {
-			changes[i] = t.Changes()
-		}
-	}
+	overwritten := Watch(in)
 	c.NoGrad(func() { out = k.f(c, slices.Clone(in)) })
-	for i, t := range in {
-		if t != nil && t.Changes() != changes[i] {
-			panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(in), Device: c.Device(),
-				Message: fmt.Sprintf("the function overwrote input %d, which it needs again in "+
-					"backward; let it work on a clone", i)})
-		}
+	if i := overwritten(); i >= 0 {
+		panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(in), Device: c.Device(),
+			Message: fmt.Sprintf("the function overwrote input %d, which it needs again in backward; "+
+				"let it work on a clone", i)})
 	}
 	return out
 }
 
-// recompute runs f with a graph and runs backward through it.
-func (k *checkpoint) recompute(c *torch.Ctx, r *shim.Recomputation) {
+func (k *checkpoint) Forget() {}
+
+// Backward runs f with a graph and runs backward through it.
+func (k *checkpoint) Backward(c *torch.Ctx, a *Arrival) {
 	c.SetGrad(true)
 	c.ResumeDraws(k.seed, k.draws)
 
 	// Inputs become gates, not leaves. A leaf would change the layout of its gradient, and so the
 	// bits of later sums.
-	n := len(r.Inputs) - len(k.shared)
-	in, mailboxes := make([]*torch.Tensor, n), make([]*torch.Tensor, n)
-	for i, h := range r.Inputs[:n] {
-		if h == 0 {
-			continue
-		}
-		shim.Retain(h)
-		in[i] = c.Own(h)
-		if in[i].RequiresGrad() {
+	in := a.inputs[:len(a.inputs)-len(k.shared)]
+	mailboxes := make([]*torch.Tensor, len(in))
+	for i, t := range in {
+		if t != nil && t.RequiresGrad() {
 			mailboxes[i] = Mailbox(c)
-			in[i] = Gate(c, mailboxes[i], in[i])
+			in[i] = Gate(c, mailboxes[i], t)
 		}
 	}
 	out := k.f(c, in)
-	outputs, grads := k.roots(c, out, r.Grads)
+	outputs, grads := k.roots(c, out, a.Grads)
 	c.Release(0, slices.Concat(mailboxes, outputs, grads)...) // the graph holds the rest
 	if len(outputs) > 0 {
-		defer k.hideGrads(c)()
+		defer HideGrads(c, k.shared)()
 		c.Backward(outputs, grads, false)
 		for i, t := range k.shared {
-			r.InputGrads[n+i] = shim.Grad(t.Handle())
+			a.InputGrads[len(in)+i] = c.GradOf(t)
 		}
 	}
 	for i, m := range mailboxes {
 		if m != nil {
-			r.InputGrads[i] = shim.Grad(m.Handle())
+			a.InputGrads[i] = c.GradOf(m)
 		}
 	}
 }
 
-// hideGrads removes the gradients of shared parameters. restore puts them back in place of newer
-// ones.
-func (k *checkpoint) hideGrads(c *torch.Ctx) (restore func()) {
-	before := make([]*torch.Tensor, len(k.shared))
-	for i, t := range k.shared {
+// HideGrads removes the gradients of parameters. restore puts them back in place of newer ones.
+func HideGrads(c *torch.Ctx, params []*torch.Tensor) (restore func()) {
+	before := make([]*torch.Tensor, len(params))
+	for i, t := range params {
 		before[i] = c.GradOf(t)
 		t.SetGradOf(nil)
 	}
 	return func() {
-		for i, t := range k.shared {
+		for i, t := range params {
 			t.SetGradOf(before[i])
 		}
 	}
 }
 
 // roots returns the outputs that have a gradient, and their gradients.
-func (k *checkpoint) roots(c *torch.Ctx, out []*torch.Tensor, handles []shim.Handle) (outputs,
-	grads []*torch.Tensor) {
+func (k *checkpoint) roots(c *torch.Ctx, out, arrived []*torch.Tensor) (outputs, grads []*torch.Tensor) {
 	fail := func(format string, args ...any) {
 		panic(&torch.Error{Op: "checkpoint", Args: torch.Describe(out), Device: c.Device(),
 			Message: fmt.Sprintf(format+"; it must compute the same again", args...)})
 	}
-	if len(out) != len(handles) {
-		fail("the function returned %d tensors, but %d when it first ran", len(out), len(handles))
+	if len(out) != len(arrived) {
+		fail("the function returned %d tensors, but %d when it first ran", len(out), len(arrived))
 	}
-	for i, h := range handles {
-		if h == 0 || out[i] != nil && !out[i].RequiresGrad() {
+	for i, grad := range arrived {
+		if grad == nil || out[i] != nil && !out[i].RequiresGrad() {
 			continue
 		}
-		grad := c.Own(h)
-		handles[i] = 0
 		if was, is := grad.String(), out[i].String(); was != is {
 			fail("output %d was %v when the function first ran, and is %v", i, was, is)
 		}

@@ -12,12 +12,11 @@ import (
 	"penstock.example/torch"
 )
 
-// Mailbox returns an empty float32 tensor that requires a gradient, in which a Gate leaves its
-// gradient.
+// Mailbox returns an empty float32 tensor that requires a gradient. A Gate puts its gradient there.
 func Mailbox(c *torch.Ctx) *torch.Tensor { return c.Empty(torch.Float32, 0).SetRequiresGrad(true) }
 
-// Gate returns value's memory as the beginning of a graph. Backward ends there and makes the
-// arriving gradient, with its shape, type and layout, the gradient of mailbox (GradOf).
+// Gate returns value's memory as the beginning of a graph. Backward ends there. The arriving
+// gradient, with its shape, type and layout, becomes the gradient of mailbox (GradOf).
 //
 // The graph holds mailbox, and value only if an operator needs it. mailbox may be value itself if
 // that is a leaf. Every backward through the gate replaces the gradient in the mailbox: a second
@@ -48,8 +47,8 @@ func Root(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 }
 
 // Boundary returns a layer's output t for the next layer: t itself if it is dense ([Dense]), or
-// else a dense copy. Its gradient is made dense too. If t is one of the layer's inputs and its
-// producer does not make gradients dense, the result is a Branch.
+// else a dense copy. Its gradient is made dense too. For an input that the layer returns, that
+// takes a [Branch], unless the graph before makes gradients dense already.
 func Boundary(c *torch.Ctx, t *torch.Tensor, inputs ...*torch.Tensor) *torch.Tensor {
 	given := slices.ContainsFunc(inputs,
 		func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })
@@ -120,6 +119,42 @@ func Distinct(list []*torch.Tensor) (once []*torch.Tensor, at []int) {
 	return once, at
 }
 
+// Mapped returns f of each tensor. f is called once for a repeated tensor, and not for nil.
+func Mapped(list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.Tensor {
+	out := make([]*torch.Tensor, len(list))
+	for i, t := range list {
+		if k := slices.Index(list[:i], t); k >= 0 {
+			out[i] = out[k]
+		} else if t != nil {
+			out[i] = f(t)
+		}
+	}
+	return out
+}
+
+// Watch watches tensors, or nil. overwritten returns the index of one that changed since, or -1.
+func Watch(list []*torch.Tensor) (overwritten func() int) {
+	writes, before := torch.Writes(), make([]int64, len(list))
+	for i, t := range list {
+		if t != nil {
+			before[i] = t.Changes()
+		}
+	}
+	return func() int {
+		now := torch.Writes()
+		if now == writes {
+			return -1
+		}
+		for i, t := range list {
+			if t != nil && t.Changes() != before[i] {
+				return i
+			}
+		}
+		writes = now
+		return -1
+	}
+}
+
 // Hollow frees the memory of the tensors of a list, except memory that others use, such as a graph
 // or another handle. Shapes, layouts and shared storages stay. The tensors have no elements until
 // Refill. The list may contain nil and repetitions.
@@ -129,8 +164,7 @@ func Hollow(list []*torch.Tensor) {
 	shim.Hollow(torch.Handles(slices.DeleteFunc(once, none)))
 }
 
-// Refill allocates zeros on the context's account for the tensors of a list that Hollow has
-// emptied.
+// Refill allocates zeros on the context's account for tensors that Hollow has emptied.
 func Refill(c *torch.Ctx, list []*torch.Tensor) {
 	for _, t := range list {
 		if t != nil && !t.Freed() {
@@ -139,8 +173,8 @@ func Refill(c *torch.Ctx, list []*torch.Tensor) {
 	}
 }
 
-// HoldStorage lets no other storage get the identity of a tensor's (Tensor.Storage) until drop is
-// called. It does not keep the memory.
+// HoldStorage reserves the identity of a tensor's storage (Tensor.Storage): no other storage gets
+// it until drop is called. The memory is not kept.
 func HoldStorage(t *torch.Tensor) (drop func()) {
 	id := shim.HoldStorage(t.Handle())
 	return func() { shim.DropStorage(id) }

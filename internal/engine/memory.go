@@ -14,7 +14,7 @@ func RaisePeak(d torch.Device, bytes int64) { shim.RaisePeak(d.Account(), bytes)
 // OwnPeak returns the peak of live bytes since its last call, or since the process began.
 func OwnPeak(d torch.Device) int64 { return shim.OwnPeak(d.Account()) }
 
-// restrictions are the limits of Restrict in force, by device, after the device's former limit.
+// restrictions has the limits that hold on each device: its former limit, then those of Restrict.
 var (
 	restrictions   = map[torch.Device][]*int64{}
 	restrictionsMu sync.Mutex

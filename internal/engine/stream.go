@@ -9,8 +9,7 @@ import (
 	"penstock.example/torch"
 )
 
-// Stream is a queue of work of a CUDA device; see package internal/stream. ID 0 is the default
-// stream.
+// Stream is a CUDA device's queue of work; see package internal/stream. ID 0 is the default stream.
 type Stream struct {
 	device torch.Device
 	id     int64 // libtorch's number of the stream on its device
@@ -201,8 +200,8 @@ func (m Moment) Free() {
 	}
 }
 
-// PrepareProducts makes libtorch allocate its workspaces for products of the calling thread on the
-// context's CUDA stream, which otherwise the first product does. By default they are 32 MiB for
+// PrepareProducts allocates libtorch's workspaces for products of the calling thread on the
+// context's CUDA stream. Otherwise the first product allocates them. By default they are 32 MiB for
 // each pair of a thread and a stream, and up to as much for products with a bias. No account counts
 // them, and they are never freed.
 func PrepareProducts(c *torch.Ctx) {

@@ -1,5 +1,5 @@
-// Package gradnorm clips by the norm of all gradients, as torch.nn.utils.clip_grad_norm_, in parts
-// for a pipe: every stage calls Squared and Scale for its own parameters.
+// Package gradnorm clips by the norm of all gradients, as torch.nn.utils.clip_grad_norm_ does.
+// Every stage of a pipe calls Squared and Scale for its own parameters:
 //
 //	Squared ─┐
 //	Squared ─┼─► Global ─► ClipFactor ─┬─► Scale
@@ -20,8 +20,8 @@ import (
 // ErrNotFinite is exported as optim.ErrNotFinite.
 var ErrNotFinite = errors.New("the gradients' norm is not finite")
 
-// Norm is the sum of the squares of one parameter's gradient.
-type Norm struct {
+// SquaredNorm is the sum of the squares of one parameter's gradient.
+type SquaredNorm struct {
 	Name    string // the parameter's full name
 	Squared float64
 }
@@ -37,11 +37,11 @@ func blockSize(d torch.Device) int64 {
 	return 1 << 14
 }
 
-// Squared lists, for each of params that has a gradient, the sum of its squares. They are computed
-// in float64 in an order that depends only on the shape and the kind of device. The host reads the
-// sums once, at the end.
-func Squared(c *torch.Ctx, params []nn.NamedParam) []Norm {
-	var out []Norm
+// Squared lists the squared norms of the gradients of params. Parameters without a gradient are
+// left out. The sums are float64, in an order that depends only on the shape and the kind of
+// device. The host reads them once, at the end.
+func Squared(c *torch.Ctx, params []nn.NamedParam) []SquaredNorm {
+	var out []SquaredNorm
 	mark := c.Mark()
 	c.NoGrad(func() {
 		sums := c.Zeros(torch.Float64, int64(len(params)))
@@ -49,7 +49,7 @@ func Squared(c *torch.Ctx, params []nn.NamedParam) []Norm {
 		for _, p := range params {
 			if g := c.GradOf(p.Tensor()); g != nil {
 				addSquares(c, c.Narrow(sums, 0, int64(len(out)), 1), g)
-				out = append(out, Norm{Name: p.Name})
+				out = append(out, SquaredNorm{Name: p.Name})
 			}
 			c.Release(each)
 		}
@@ -62,9 +62,9 @@ func Squared(c *torch.Ctx, params []nn.NamedParam) []Norm {
 	return out
 }
 
-// Need returns the peak bytes of Squared on a device for contiguous gradients, without the
-// workspace of libtorch's sum on a GPU.
-func Need(d torch.Device, params []nn.NamedParam) int64 {
+// PeakBytes returns the peak of Squared on a device for contiguous gradients, without the workspace
+// of libtorch's sum on a GPU.
+func PeakBytes(d torch.Device, params []nn.NamedParam) int64 {
 	most := int64(0)
 	for _, p := range params {
 		most = max(most, min(blockSize(d), p.Numel())+1) // a block and its sum
@@ -85,9 +85,9 @@ func addSquares(c *torch.Ctx, sum, g *torch.Tensor) {
 
 // Global returns the 2-norm of all gradients. It adds in the order of the names, so that the bits
 // do not depend on how the parameters were divided.
-func Global(parts ...[]Norm) float64 {
+func Global(parts ...[]SquaredNorm) float64 {
 	all := slices.Concat(parts...)
-	slices.SortFunc(all, func(a, b Norm) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b SquaredNorm) int { return cmp.Compare(a.Name, b.Name) })
 	var sum float64
 	for _, n := range all {
 		sum += n.Squared
@@ -100,7 +100,7 @@ func Global(parts ...[]Norm) float64 {
 // the weights NaN.
 func ClipFactor(norm, maxNorm float64) (float64, error) {
 	if !(maxNorm > 0) {
-		return 0, fmt.Errorf("optim: a norm cannot be clipped to %v: want more than 0", maxNorm)
+		return 0, fmt.Errorf("optim: a norm cannot be clipped to %v; want more than 0", maxNorm)
 	}
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return 0, fmt.Errorf("optim: %w: %v", ErrNotFinite, norm)

@@ -19,8 +19,9 @@ import (
 type Job struct {
 	Path string
 	Args []string // without the program's name
-	// Env is the environment of each process. It also gets GOTRACEBACK=crash, unless it sets the variable:
-	// a Go program that crashes then ends by a signal, which is told before the exits that it causes.
+	// Env is the environment of each process. Unless it has GOTRACEBACK, the process gets
+	// GOTRACEBACK=crash: a Go program that crashes then ends by a signal, so that Run can tell the
+	// crash from the exits that it causes.
 	Env [][]string
 	// Stdout gets the standard output of rank 0 unchanged. If it is an *os.File, the process gets the
 	// file itself.
@@ -162,8 +163,9 @@ func (j Job) command(rank, restart int, log io.Writer) *exec.Cmd {
 	return c
 }
 
-// failureOf describes the end of a process. err is the result of Wait; without an error it returns nil. A Go
-// program that crashes by a signal, which it names, ends itself by another.
+// failureOf describes the end of a process. err is the result of Wait; without an error it returns
+// nil. named is the signal that crashed a Go program, by its own words: the program then ends
+// itself by SIGABRT.
 func failureOf(rank int, c *exec.Cmd, err error, after time.Duration, named syscall.Signal) *Failure {
 	if err == nil {
 		return nil

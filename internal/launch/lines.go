@@ -16,7 +16,7 @@ type lineWriter struct {
 	to     io.Writer
 	prefix string
 	rest   []byte         // an incomplete line
-	signal syscall.Signal // that a Go program has crashed by, as its runtime writes; 0 is none
+	signal syscall.Signal // a line names it as the cause of a Go program's crash; 0 is none
 }
 
 // crashes are the signals that crash a Go program, by the word that its runtime begins with.

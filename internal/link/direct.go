@@ -160,9 +160,9 @@ func (d *Direct) makeEnds(edges []schedule.Edge, here map[int]End) (ids []NamedI
 	return ids, nil
 }
 
-// openingOrder sorts edges so that many links open at the same time, although a process opens one after the
-// other: links between neighbours in a row take four turns. All processes have the same order, so they cannot
-// deadlock. Edges that are there twice count once.
+// openingOrder sorts edges, without doubles, for processes that open their links one after the
+// other. Links between other pairs of processes open at the same time: a row of processes needs
+// four turns. All processes have the same order, so they cannot deadlock.
 func openingOrder(edges []schedule.Edge) []schedule.Edge {
 	return slices.Compact(slices.SortedFunc(slices.Values(edges), func(a, b schedule.Edge) int {
 		low, distance := min(a.From, a.To), max(a.From, a.To)-min(a.From, a.To)

@@ -42,35 +42,32 @@ func (x Ladder) receive(at schedule.Action) (*torch.Tensor, error) {
 	return x.Ctx.Adopt(p.Take()[0].Tensor), nil
 }
 
-// AddUp adds the gradients of the replicas below to the gradient of t, which is value i, and sends
-// the sum up.
+// AddUp adds the gradients of the replicas below to the gradient of t, and sends the sum up as
+// value i.
 func (x Ladder) AddUp(i int, t *torch.Tensor) error {
+	return x.climb(i, func(below *torch.Tensor) {
+		x.setGrad(t, below, func(grad, below *torch.Tensor) { x.Ctx.Add_(grad, below, 1) })
+	}, func() *torch.Tensor { return x.Ctx.GradOf(t) })
+}
+
+// CopyUp copies replica 0's t, as value i, to all replicas.
+func (x Ladder) CopyUp(i int, t *torch.Tensor) error {
+	return x.climb(i, func(below *torch.Tensor) { x.Ctx.Copy_(t, below) }, func() *torch.Tensor { return t })
+}
+
+// climb takes value i from the replica below, if there is one, and gives it to the replica above.
+func (x Ladder) climb(i int, take func(below *torch.Tensor), give func() *torch.Tensor) error {
 	if x.Replica > 0 {
 		below, err := x.receive(up(x.Replica-1, i))
 		if err != nil {
 			return err
 		}
-		x.setGrad(t, below, func(grad, below *torch.Tensor) { x.Ctx.Add_(grad, below, 1) })
+		take(below)
 	}
 	if x.Replica == x.Count-1 {
 		return nil
 	}
-	return x.send(up(x.Replica, i), x.Ctx.GradOf(t))
-}
-
-// CopyUp makes value i of all replicas equal to replica 0's.
-func (x Ladder) CopyUp(i int, t *torch.Tensor) error {
-	if x.Replica > 0 {
-		first, err := x.receive(up(x.Replica-1, i))
-		if err != nil {
-			return err
-		}
-		x.Ctx.Copy_(t, first)
-	}
-	if x.Replica == x.Count-1 {
-		return nil
-	}
-	return x.send(up(x.Replica, i), t)
+	return x.send(up(x.Replica, i), give())
 }
 
 // PassDown receives sum i from the replica above as the gradient of t, and sends it down.

@@ -25,7 +25,7 @@ type Parcel struct {
 	Device torch.Device // of the tensors: the sender's from a Memory, the receiver's from a Remote
 	// Ready is an event after which the values are complete; nil if they are. The parcel owns it.
 	Ready stream.Event
-	Lists [][]Value // that have not been taken; the parcel owns their tensors
+	Lists [][]Value // lists that were not taken; the parcel owns their tensors
 }
 
 // Value is a tensor in a parcel. It has no graph and is kept (torch.Ctx.Keep). Two values of a list with the
@@ -72,25 +72,23 @@ func (p *Parcel) Free() {
 	}
 }
 
-// Link carries parcels from the stage of a send action to the stage of the matching receive. It is safe for
-// concurrent use by the workers of a pipe. After a failed call only Free may follow. A failure of the group
-// ends all calls that wait.
+// Link carries parcels from the stage of a send action to the stage of the matching receive. It is
+// safe for concurrent use by the workers of a pipe; c is the context of the worker that calls.
+// After a failed call only Free may follow. A failure of the group ends all calls that wait.
 type Link interface {
-	// Send hands a parcel to the link. The link owns it from then on, also after a failure. c is the
-	// context of the sender's worker.
+	// Send hands a parcel to the link. The link owns it from then on, also after a failure.
 	Send(c *torch.Ctx, send schedule.Action, p Parcel) error
-	// Expect announces that the parcel of this send will be received, after the parcels that were expected
-	// before on the same link. From now on it may use memory of the receiver, and arrive before Receive.
-	// c is the context of the receiver's worker.
+	// Expect announces a later Receive of this send. Receives of one link are in the order of
+	// Expect. From now on the parcel may use memory of the receiver, and arrive before Receive.
 	Expect(c *torch.Ctx, send schedule.Action) error
-	// Receive waits for the parcel of a send and returns it. The caller owns it. c is the context of the
-	// receiver's worker.
+	// Receive waits for the parcel of a send and returns it. The caller owns it.
 	Receive(c *torch.Ctx, send schedule.Action) (Parcel, error)
 	// Meets reports whether a send ends only after its receive has begun, as with Gloo. A worker then does
 	// not wait for the end of a send before it receives.
 	Meets(send schedule.Action) bool
-	// Settle waits until a sent parcel has arrived, and frees it at the sender. According to the program it
-	// was received by now. The sender's worker calls Settle, also for a send of an earlier run.
+	// Settle waits until a sent parcel has arrived, and frees the sender's copy. By the program's
+	// order the receiver has taken it. The sender's worker calls Settle, also for a send of an
+	// earlier run.
 	Settle(send schedule.Action) error
 	// Free frees the parcels that wait. No other call may be under way.
 	Free()

@@ -12,9 +12,9 @@ import (
 	"penstock.example/torch"
 )
 
-// aheadBytes limits the bytes that an edge receives ahead; a single parcel may be larger. A sender learns of
-// a receive after one latency, and its message takes another latency. Enough bytes ahead keep the network
-// busy meanwhile: 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
+// aheadBytes limits the bytes that an edge receives ahead; a single parcel may be larger. A parcel
+// arrives two latencies after its receive has begun. Parcels ahead keep the network busy meanwhile:
+// 4 MiB are 4 ms of 8 Gbit/s, and 320 ms of 100 Mbit/s.
 const aheadBytes = 4 << 20
 
 // incoming is a parcel that is being received.
@@ -100,7 +100,7 @@ func (l *remoteRun) post(c *torch.Ctx, e *edge, send schedule.Action) (*incoming
 // postTensors allocates the tensors. Without a GPU link it begins to receive them.
 func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming) error {
 	if in.link != nil {
-		in.vacant = in.link.streams(c).Room(func() {
+		in.vacant = in.link.streams(c).Allocate(func() {
 			for _, s := range in.layout.moving() {
 				in.tensors = append(in.tensors, c.Keep(s.empty(c)))
 			}
@@ -114,21 +114,18 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 		} else {
 			in.tensors = append(in.tensors, c.Keep(s.empty(c)))
 		}
-		if err := l.postPart(send, firstTensor+k, in.tensors[k], in); err != nil {
+		if err := l.begin(&in.works, l.transport.Receive, send.Stage, send, firstTensor+k,
+			in.tensors[k]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *remoteRun) postPart(send schedule.Action, part int, t *torch.Tensor, in *incoming) error {
-	return l.begin(&in.works, l.transport.Receive, send.Stage, send, part, t)
-}
-
 // postMessage begins to receive a head or layout of n bytes. A shorter message leaves zeros.
 func (l *remoteRun) postMessage(send schedule.Action, part, n int, in *incoming) error {
 	in.head = message(make([]byte, n))
-	return l.postPart(send, part, in.head, in)
+	return l.begin(&in.works, l.transport.Receive, send.Stage, send, part, in.head)
 }
 
 func (l *remoteRun) receive(c *torch.Ctx, send schedule.Action, in *incoming) (p Parcel, err error) {

@@ -160,7 +160,7 @@ type remoteRun struct {
 // edge is a link in one direction. Its sender and its receiver are in different processes.
 type edge struct {
 	capacity int                           // from Open; 0 between stages that are not neighbours
-	sent     []*outgoing                   // not known to have arrived
+	sent     []*outgoing                   // parcels that may not have arrived
 	expected []schedule.Action             // sends whose receives have not begun
 	posted   map[schedule.Action]*incoming // receives that have begun, by send
 }

@@ -12,14 +12,14 @@ import (
 	"penstock.example/torch"
 )
 
-// outgoing is a parcel that is not known to have arrived.
+// outgoing is a sent parcel, which may not have arrived.
 type outgoing struct {
 	send   schedule.Action
 	works  []Work
 	parcel Parcel
-	made   []*torch.Tensor // for the messages, and not in the parcel
+	made   []*torch.Tensor // tensors of messages that are not in the parcel
 	way    stream.Way      // of a GPU link
-	left   stream.Event    // the end of the sends on a GPU link; or nil
+	ended  stream.Event    // the end of the sends on a GPU link; or nil
 }
 
 // wait waits until the parcel has arrived, and frees it. After a failure remoteRun.Free frees it.
@@ -33,14 +33,14 @@ func (o *outgoing) wait() error {
 
 // free frees the parcel. At the end of a run the host waits for the sends on a GPU link.
 func (o *outgoing) free(endOfRun bool) {
-	left := o.left
-	switch o.left = nil; {
-	case left == nil:
+	ended := o.ended
+	switch o.ended = nil; {
+	case ended == nil:
 		o.drop()
 	case endOfRun:
-		o.way.Finish(stream.Host{}, left, o.drop)
+		o.way.Finish(stream.Host{}, ended, o.drop)
 	default:
-		o.way.Free(left, o.drop)
+		o.way.Free(ended, o.drop)
 	}
 }
 
@@ -134,7 +134,7 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 		if out.parcel.Ready == nil {
 			out.parcel.Ready = out.way.Own.Record()
 		}
-		out.left, err = out.way.Send(out.parcel.Ready, func() error {
+		out.ended, err = out.way.Send(out.parcel.Ready, func() error {
 			return l.direct.comms.Transfer(g.comm, g.copies, tensors)
 		})
 		if err != nil {

@@ -59,7 +59,7 @@ func (e event) Synchronize() {
 	_ = e.await(nil, "an event is never done: both ends of a move wait, or an end has no move")
 }
 
-// await blocks until the event is done, or until another is. It panics after Patience.
+// await blocks until the event is done. It fails once stopped is done, and panics after Patience.
 func (e event) await(stopped event, problem string) error {
 	select {
 	case <-e:

@@ -26,8 +26,8 @@ type Events struct {
 
 // OpenEvents makes a new event file in dir, and dir if needed. Its name begins with the time, as
 // TensorBoard reads files in the order of their names. devices names the devices of Step.PeakBytes.
-// steps is the number of steps that the run has taken. TensorBoard drops later steps of older
-// files.
+// steps is the number of steps that the run has taken. TensorBoard then drops later steps that
+// older files have.
 func OpenEvents(dir string, devices []string, steps int64) (*Events, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)

@@ -21,7 +21,7 @@ const FileName = "metrics.jsonl"
 type Log struct {
 	file    *os.File
 	pending []byte         // not written yet, because the disk was full
-	tested  map[bool]int64 // the step of the last test at false, of the last validation at true
+	tested  map[bool]int64 // by Test.Validation: the step of the last test
 }
 
 // Open opens or makes the file of a run that has taken steps steps. It cuts off the lines of later

@@ -72,11 +72,11 @@ func TestChains(t *testing.T) {
 		lowest, _, err := solver.Least(c)
 		must.Do(t, err)
 		all := must.Get(remat.Check(c, remat.None(len(c.Layers))))(t).Peak
-		if *update && limit == 0 {
+		if *must.Update && limit == 0 {
 			limit = lowest.Peak + (all-lowest.Peak)*int64(seed%10)/10
 		}
 		p := solve(t, c, limit, time)
-		if !*update && (lowest.Peak != least || all != greatest) {
+		if !*must.Update && (lowest.Peak != least || all != greatest) {
 			t.Errorf("chain %d: takes %d to %d bytes, want %d to %d", seed, lowest.Peak, all, least, greatest)
 		}
 		out = append(out, fmt.Sprintf("%d %d %d %d %d %.17g", seed, lowest.Peak, all, limit, p.Peak, p.Time))

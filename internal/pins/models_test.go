@@ -37,7 +37,7 @@ func TestModels(t *testing.T) {
 	const table = "testdata/models.txt"
 	runner := proctest.NewRunner(t, build(t), kernels...)
 	_, known := fixedKernels(t)
-	if !known && !*update {
+	if !known && !*must.Update {
 		t.Log("only times of plans are compared")
 	}
 	var out []string
@@ -51,7 +51,7 @@ func TestModels(t *testing.T) {
 		flags := strings.Fields(rest)[5:]
 		t.Run(name, func(t *testing.T) {
 			lowest, all := least, greatest
-			if draws.Full || *update || slices.Contains(quick, name) {
+			if draws.Full || *must.Update || slices.Contains(quick, name) {
 				r := runner.Run(t, append([]string{"profile", "--repeats", "1", "--format", "json",
 					"--model", name}, flags...)...)
 				if r.Code != 0 {
@@ -59,7 +59,7 @@ func TestModels(t *testing.T) {
 				}
 				lowest, all = bounds(t, []byte(r.Stdout))
 			}
-			if known && !*update && (lowest > least || all > greatest) {
+			if known && !*must.Update && (lowest > least || all > greatest) {
 				t.Errorf("takes %d to %d bytes, was %d to %d", lowest, all, least, greatest)
 			}
 			saved := must.Get(os.ReadFile(filepath.Join("testdata/models", name+".json")))(t)

@@ -6,7 +6,6 @@ package pins_test
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log"
@@ -24,8 +23,6 @@ import (
 	"penstock.example/internal/proctest"
 	"penstock.example/torch"
 )
-
-var update = flag.Bool("update", false, "write the tables of testdata anew")
 
 // kernels fixes the choices that libraries make by the processor: OpenBLAS's kernels and block
 // sizes, libtorch's vector width, oneDNN's instruction set. So weights have the same bits on every
@@ -118,7 +115,7 @@ func TestRuns(t *testing.T) {
 	must.Do(t, os.WriteFile(text, []byte(strings.Repeat("The water drives the turbine; a penstock leads "+
 		"it there. ", 400)), 0o644))
 	mark, known := fixedKernels(t)
-	if !known && !*update {
+	if !known && !*must.Update {
 		t.Log("only weights within groups are compared")
 	}
 	groups := map[string]string{}
@@ -127,7 +124,7 @@ func TestRuns(t *testing.T) {
 	for i, line := range lines[1:] {
 		fields := strings.SplitN(line, " ", 3)
 		group, want, flags := fields[0], fields[1], fields[2]
-		if slices.Contains(slow, group) && !draws.Full && !*update {
+		if slices.Contains(slow, group) && !draws.Full && !*must.Update {
 			continue
 		}
 		name := fmt.Sprintf("%s/%d", group, i+2)
@@ -154,7 +151,7 @@ func TestRuns(t *testing.T) {
 			if sum, ok := otherwise[group]; ok {
 				want = sum
 			}
-			if known && !*update && !autocast(flags) && got != want {
+			if known && !*must.Update && !autocast(flags) && got != want {
 				t.Errorf("%s\nends with weights %s, want %s", flags, got, want)
 			}
 		})
@@ -245,7 +242,7 @@ func read(t *testing.T, table string) (lines []string) {
 // write replaces the lines of a table below its comments, with -update.
 func write(t *testing.T, table string, lines []string) {
 	t.Helper()
-	if !*update || t.Failed() {
+	if !*must.Update || t.Failed() {
 		return
 	}
 	var head strings.Builder

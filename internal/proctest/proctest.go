@@ -17,7 +17,7 @@ import (
 	"penstock.example/internal/launch"
 )
 
-// Limit is for a process that takes seconds on an idle machine.
+// Limit is a time limit for processes that take seconds on an idle machine.
 const Limit = 3 * time.Minute
 
 // Watch limits the time of a process, from now until stop is called or the test ends. After the limit the

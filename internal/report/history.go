@@ -19,8 +19,9 @@ type columns struct {
 	Peaks       []int64 `json:"peaks"` // the greatest since the run was resumed, by device
 }
 
-// newColumns thins out a history to about mostSteps steps. Of adjacent steps it keeps those with
-// the least and the greatest loss. Peaks are those after step from, as cut and limits may have changed.
+// newColumns thins out a history to about mostSteps steps. Of adjacent steps it keeps the two with
+// the least and the greatest loss. Peaks count after step from, where the run was resumed: cut and
+// limits may have changed.
 func newColumns(h metrics.History, from int64) columns {
 	out := columns{Steps: [][]any{}, Tests: testRows(h.Tests), Validations: testRows(h.Validations),
 		Peaks: []int64{}}

@@ -143,14 +143,15 @@ func (l *Live) allowsHost(host string) bool {
 	return host == "localhost" || host != "" && host == l.Host || net.ParseIP(host) != nil
 }
 
-// snapshot returns the run so far. changed is closed at the next change; last says that there will be none.
+// snapshot returns the run so far. changed is closed at the next change. last reports that there
+// will be no change.
 func (l *Live) snapshot() (s snapshot, changed <-chan struct{}, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now, l.changed, l.closed || l.now.end != ""
 }
 
-// build calls f while nothing else is built, and nothing for four times as long afterwards.
+// build calls f alone. The next build begins after a pause four times as long as f took.
 func (l *Live) build(f func()) {
 	l.building.Lock()
 	began := time.Now()
@@ -231,8 +232,8 @@ func (s snapshot) eventsAfter(at position) (text string) {
 		at[3] = s.edition
 		event("run", s.view)
 	}
-	h := metrics.History{Steps: later(s.past.Steps, at[0]), Tests: later(s.past.Tests, at[1]),
-		Validations: later(s.past.Validations, at[2])}
+	h := metrics.History{Steps: tail(s.past.Steps, at[0]), Tests: tail(s.past.Tests, at[1]),
+		Validations: tail(s.past.Validations, at[2])}
 	at = s.position()
 	if len(h.Steps)+len(h.Tests)+len(h.Validations) > 0 {
 		event("numbers", newColumns(h, s.view.From))
@@ -243,4 +244,4 @@ func (s snapshot) eventsAfter(at position) (text string) {
 	return text
 }
 
-func later[T any](list []T, n int) []T { return list[min(max(n, 0), len(list)):] }
+func tail[T any](list []T, n int) []T { return list[min(max(n, 0), len(list)):] }

@@ -12,6 +12,7 @@ import (
 	"penstock.example/internal/metrics"
 )
 
+// Page is the data of a page.
 type Page struct {
 	Run     Run
 	History metrics.History

@@ -6,9 +6,10 @@ import (
 	"penstock.example/remat"
 )
 
-// Placed describes the model of a run: its layers, the costs of its stages, and the limits of devices.
-func Placed(model *nn.Sequential, p *pipe.Pipe) Run {
-	r := Run{Layers: layersOf(model, p)}
+// DescribePipe describes the model of a run: its layers, the costs of its stages, and the limits of
+// devices.
+func DescribePipe(p *pipe.Pipe) Run {
+	r := Run{Layers: layersOf(p)}
 	for _, d := range p.Devices() {
 		r.Limits = append(r.Limits, d.Memory().Limit)
 	}
@@ -21,16 +22,13 @@ func Placed(model *nn.Sequential, p *pipe.Pipe) Run {
 	return r
 }
 
-// layersOf lists the layers of a model. They have the measured costs after a cut by time. After
-// planning the first layer of each unit has the unit's costs.
-func layersOf(model *nn.Sequential, p *pipe.Pipe) (out []Layer) {
-	known := map[string]nn.LayerSummary{}
-	for _, s := range nn.Summary(model) {
-		known[s.Name] = s
-	}
-	for _, l := range p.Model().Layers() {
-		out = append(out, Layer{Name: l.Name, Type: known[l.Name].Type,
-			Parameters: known[l.Name].Bytes})
+// layersOf lists the layers of the model. After a cut by time they have their measured costs. After
+// planning, the first layer of each unit has the unit's costs.
+func layersOf(p *pipe.Pipe) (out []Layer) {
+	for _, s := range nn.Summary(p.Model()) {
+		if s.Name != "" { // otherwise parameters of the model itself
+			out = append(out, Layer{Name: s.Name, Type: s.Type, Parameters: s.Bytes})
+		}
 	}
 	if measured := p.Config().Profile; measured != nil && len(measured.Layers) == len(out) {
 		for i, l := range measured.Layers {

@@ -8,8 +8,8 @@ import (
 	"penstock.example/remat"
 )
 
-// Planned describes a plan that a search has found. measured is the profile that was searched.
-func Planned(title string, r plan.Result, measured []plan.Costs) *Run {
+// DescribePlan describes a plan that a search has found. measured is the profile that was searched.
+func DescribePlan(title string, r plan.Result, measured []plan.Costs) *Run {
 	b, c := r.Best, measured[0].Chain
 	for _, m := range measured {
 		if m.Threads == b.Threads && m.Rows == b.Rows {

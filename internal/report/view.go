@@ -18,7 +18,7 @@ type view struct {
 	Times   string       `json:"times"` // of Planned: "predicted", "median" of Ran, or "unit": all equal
 	Ran     *timeline    `json:"ran"`
 	Layers  []layerView  `json:"layers"`
-	Chains  []Chain      `json:"costs,omitempty"` // always nil: hides Run.Chains, as the page has Curves
+	Chains  []Chain      `json:"costs,omitempty"` // always nil: hides Run.Chains from the page
 }
 
 type deviceView struct {

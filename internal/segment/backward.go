@@ -37,28 +37,30 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 		root(u.handles[i].Tensor(), e.ties[k])
 	}
 	if len(roots) > 0 {
-		restore := e.aside(c, at)
-		defer restore() // for a backward that fails
-		if keep := e.stays(g.early); keep || e.s.cfg.Hold && !e.Defer {
-			c.Backward(roots, starts, keep)
-		} else {
-			e.consume(c, at, roots, starts)
-		}
-		restore()
+		e.descend(c, at, roots, starts)
 	}
 	e.settle(c, at)
 	e.running = nil
 	c.Release(begin)
 }
 
-// consume goes backward through a unit's graph. It frees the output, its gradients and the graph on
-// the way.
+// descend runs backward through a unit's graph.
+func (e *Execution) descend(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
+	defer e.hideTies(c, at)()
+	if keep := e.keeps(e.at[at].graph.beforeLoss); keep || e.s.cfg.Hold && !e.Defer {
+		c.Backward(roots, starts, keep)
+	} else {
+		e.consume(c, at, roots, starts)
+	}
+}
+
+// consume runs backward through a unit's graph, and frees output, gradients and graph on the way.
 func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor) {
 	g, y := &e.at[at].graph, &e.at[at+1].grads
 	prepared := engine.PrepareBackward(c, roots, starts)
 	defer prepared.Free()
 	if e.Defer {
-		e.later = append(e.later, later{prepared.Split(e.s.tied(at)...), g.ran})
+		e.deferred = append(e.deferred, weightBackward{prepared.Split(e.s.trainedTies(at)...), g.ran})
 	}
 	torch.FreeAll(g.out)
 	torch.FreeAll(g.stashed)
@@ -79,7 +81,7 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 
 // freeInput frees the input of a unit, unless a further backward needs it.
 func (e *Execution) freeInput(unit int) {
-	if s := &e.at[unit].state; unit < len(e.s.units) && !e.stays(s.early) {
+	if s := &e.at[unit].state; unit < len(e.s.units) && !e.keeps(s.beforeLoss) {
 		s.free()
 	}
 }
@@ -91,22 +93,18 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	for i, box := range g.mail {
 		x.xs[i] = taken(c, box)
 	}
-	later := func(out int) (list []*torch.Tensor) {
-		if out >= 0 && out < len(y.skips) {
-			list, y.skips[out] = y.skips[out], nil
-		}
-		return list
-	}
 	for i, p := range u.entering {
-		list := make([]*torch.Tensor, p.times)
+		x.skips[i] = make([]*torch.Tensor, p.times)
 		for k, box := range g.skipMail[i] {
-			list[k] = taken(c, box)
+			x.skips[i][k] = taken(c, box)
 		}
-		x.skips[i] = append(list, later(p.out)...)
+		if p.out >= 0 && p.out < len(y.skips) { // of later pops
+			x.skips[i], y.skips[p.out] = append(x.skips[i], y.skips[p.out]...), nil
+		}
 	}
 	y.free()
 	e.at[at].grads = x
-	if at == 0 { // a skip's gradient may have been assumed to be wanted
+	if at == 0 { // later pops do not know that a skip's gradient is unwanted
 		for place, wanted := range e.at[0].state.wantsSkips {
 			if !wanted {
 				torch.FreeAll(x.skips[place])
@@ -121,10 +119,10 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 		}
 	}
 	e.freeInput(at + 1)
-	if !e.stays(g.early) {
+	if !e.keeps(g.beforeLoss) {
 		g.free()
 	}
-	if e.alone(at) {
+	if e.ownsInput(at) {
 		e.freeInput(at)
 	}
 }

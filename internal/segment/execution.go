@@ -16,7 +16,7 @@ type NewContext func(c *torch.Ctx, run Run) *nn.Ctx
 // Run describes one forward of a unit.
 type Run struct {
 	Graph bool // backward will follow this forward
-	More  bool // this forward has no graph, and another one will follow
+	More  bool // this forward has no graph, and the unit will run again
 	Again bool // the unit has run before
 	Skips *nn.SkipStore
 }
@@ -26,13 +26,11 @@ type Run struct {
 type Execution struct {
 	s       *Segment
 	context NewContext
-	at      []boundary
+	at      []boundary      // by unit; the last is the boundary after the segment
 	ties    []*torch.Tensor // gradients from later uses
 	store   nn.SkipStore    // of the unit that runs
-	before  []int64         // watch's buffer
 
-	// Retain keeps tensors from before the loss step, so that the operations after it can be
-	// repeated.
+	// Retain keeps tensors from before the loss step, so that later operations can be repeated.
 	Retain bool
 	// Defer makes backwards leave gradients of weights to Weights, if that saves work
 	// (engine.Prepared.Split). The unit before needs gradients of ties, so these are never
@@ -41,9 +39,9 @@ type Execution struct {
 	// Final says that no backward follows. The input of a unit is freed after its first layer.
 	Final bool
 
-	later   []later // deferred parts of backwards, in order
-	after   bool    // the loss step is over
-	running *nn.Ctx // see Running
+	deferred []weightBackward // in order
+	lossDone bool             // the loss step is over
+	running  *nn.Ctx          // see Running
 }
 
 // boundary is the state of a boundary, and of the unit after it.
@@ -57,7 +55,7 @@ type boundary struct {
 // state is the input of a unit.
 type state struct {
 	held       bool
-	early      bool // made before the loss step
+	beforeLoss bool // made before the loss step
 	lent       bool // as Arrival.Lent
 	xs         []*torch.Tensor
 	skips      []*torch.Tensor // by place at the boundary; nil if absent
@@ -67,16 +65,16 @@ type state struct {
 
 // graph is the result of a forward with gradients.
 type graph struct {
-	made, early bool
-	mail        []*torch.Tensor   // by element of the input: the gradient's mailbox; nil if unwanted
-	skipMail    [][]*torch.Tensor // by entering skip, by pop
-	out         []*torch.Tensor
-	stashed     []*torch.Tensor // by stashed skip
-	ran         *nn.Ctx
+	made, beforeLoss bool
+	mail             []*torch.Tensor   // by element of the input: the gradient's mailbox; nil if unwanted
+	skipMail         [][]*torch.Tensor // by entering skip, by pop
+	out              []*torch.Tensor
+	stashed          []*torch.Tensor // by stashed skip
+	ran              *nn.Ctx
 }
 
-// later is the deferred part of a unit's backward, which adds to the gradients of weights.
-type later struct {
+// weightBackward is the deferred part of a unit's backward, which adds to the gradients of weights.
+type weightBackward struct {
 	backward *engine.Prepared
 	ran      *nn.Ctx // the forward
 }
@@ -92,7 +90,7 @@ func (e *Execution) Begin(s *Segment, context NewContext) {
 	n := len(s.units) + 1
 	at := slices.Grow(e.at[:0], n)[:n]
 	clear(at)
-	*e = Execution{s: s, context: context, at: at, store: e.store, before: e.before}
+	*e = Execution{s: s, context: context, at: at, store: e.store}
 	if len(s.ties) > 0 {
 		e.ties = make([]*torch.Tensor, len(s.ties))
 	}
@@ -111,13 +109,13 @@ func (e *Execution) Do(c *torch.Ctx, op remat.Op) {
 	switch op.Kind {
 	case remat.Forward, remat.ForwardKeep:
 		e.forward(c, op.Layer, false)
-		if op.Kind == remat.Forward && e.alone(op.Layer) {
+		if op.Kind == remat.Forward && e.ownsInput(op.Layer) {
 			e.freeInput(op.Layer)
 		}
 	case remat.ForwardSave:
 		e.forward(c, op.Layer, true)
 	case remat.LossStep:
-		e.after = true
+		e.lossDone = true
 	case remat.Backward:
 		e.backward(c, op.Layer)
 	}
@@ -128,11 +126,11 @@ func (e *Execution) refuse(c *torch.Ctx, format string, args ...any) {
 	panic(&torch.Error{Op: "plan", Device: c.Device(), Message: fmt.Sprintf(format, args...)})
 }
 
-// alone reports whether the input of a unit shares nothing with the graph of the unit before.
-func (e *Execution) alone(unit int) bool { return unit == 0 || !e.at[unit-1].graph.made }
+// ownsInput reports whether the input of a unit shares nothing with the graph of the unit before.
+func (e *Execution) ownsInput(unit int) bool { return unit == 0 || !e.at[unit-1].graph.made }
 
-// stays reports whether a tensor is kept for further backwards. early: from before the loss step.
-func (e *Execution) stays(early bool) bool { return e.Retain && early }
+// keeps reports whether a tensor is kept for further backwards.
+func (e *Execution) keeps(beforeLoss bool) bool { return e.Retain && beforeLoss }
 
 // Arrival is the input of a unit: a tuple, and the skips by place at the boundary before the unit,
 // nil if absent. Wants and WantsSkips say which gradients are wanted.
@@ -144,13 +142,13 @@ type Arrival struct {
 
 // Send gives the execution the input of a unit, usually of the first. It then owns the tensors.
 func (e *Execution) Send(unit int, a Arrival) {
-	e.at[unit].state = state{held: true, early: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips,
+	e.at[unit].state = state{held: true, beforeLoss: true, lent: a.Lent, xs: a.Tensors, skips: a.Skips,
 		wants: a.Wants, wantsSkips: a.WantsSkips}
 }
 
 // Output is the output of the segment, and the skips for later layers by place at the last
-// boundary. The execution owns them. saved says that the last unit has a graph. Then the tensors
-// have it, too, and skips of earlier units are nil.
+// boundary. The execution owns them. saved says that they belong to the graph of the last unit.
+// Skips of earlier units are then nil.
 func (e *Execution) Output() (xs, skips []*torch.Tensor, saved bool) {
 	last := len(e.s.units)
 	if e.at[last-1].graph.made {
@@ -187,7 +185,7 @@ func (e *Execution) TakeSaved(unit int) (xs, skips []*torch.Tensor) {
 func (e *Execution) Release(c *torch.Ctx, unit, k int) {
 	out := e.at[unit].graph.out
 	t, root := out[k], (*torch.Tensor)(nil)
-	if t == nil || t.IsLeaf() && t.RequiresGrad() || t.Numel() == 0 { // the last if it was released
+	if t == nil || t.IsLeaf() && t.RequiresGrad() || t.Numel() == 0 { // a released one has no elements
 		return
 	}
 	if t.RequiresGrad() {
@@ -204,7 +202,7 @@ func (e *Execution) Release(c *torch.Ctx, unit, k int) {
 }
 
 // Take moves the input of a unit out of the execution. For unit Units it is the segment's output
-// without a graph, or nil if Output has it with a graph only.
+// without a graph, or nil if that exists only with a graph (Output).
 func (e *Execution) Take(unit int) (xs, skips []*torch.Tensor) {
 	s := &e.at[unit].state
 	xs, skips = s.xs, s.skips
@@ -238,21 +236,21 @@ func (e *Execution) TakeTie(i int) *torch.Tensor {
 // Weights computes the deferred gradients of all backwards, in order, and frees their graphs. It
 // panics as Do does.
 func (e *Execution) Weights(c *torch.Ctx) {
-	for len(e.later) > 0 {
+	for len(e.deferred) > 0 {
 		e.Weight(c)
 	}
 }
 
 // Deferred is the number of backwards with deferred gradients.
-func (e *Execution) Deferred() int { return len(e.later) }
+func (e *Execution) Deferred() int { return len(e.deferred) }
 
 // Weight computes the deferred gradients of the first backward.
 func (e *Execution) Weight(c *torch.Ctx) {
 	c.SetGrad(false)
-	if len(e.later) > 0 {
-		e.running = e.later[0].ran
-		e.later[0].backward.Run()
-		e.later, e.running = slices.Delete(e.later, 0, 1), nil
+	if len(e.deferred) > 0 {
+		e.running = e.deferred[0].ran
+		e.deferred[0].backward.Run()
+		e.deferred, e.running = slices.Delete(e.deferred, 0, 1), nil
 	}
 }
 
@@ -269,10 +267,10 @@ func (e *Execution) Free() {
 	}
 	torch.FreeAll(e.ties)
 	clear(e.ties)
-	for _, l := range e.later {
-		l.backward.Free()
+	for _, d := range e.deferred {
+		d.backward.Free()
 	}
-	e.later, e.running = nil, nil
+	e.deferred, e.running = nil, nil
 }
 
 func (s *state) free() {
@@ -282,19 +280,13 @@ func (s *state) free() {
 }
 
 func (g *graph) free() {
-	torch.FreeAll(g.mail)
-	for _, list := range g.skipMail {
-		torch.FreeAll(list)
-	}
-	torch.FreeAll(g.out)
-	torch.FreeAll(g.stashed)
+	torch.FreeAll(slices.Concat(g.skipMail...))
+	torch.FreeAll(slices.Concat(g.mail, g.out, g.stashed))
 	*g = graph{}
 }
 
 func (g *grads) free() {
+	torch.FreeAll(slices.Concat(g.skips...))
 	torch.FreeAll(g.xs)
-	for _, list := range g.skips {
-		torch.FreeAll(list)
-	}
 	*g = grads{}
 }

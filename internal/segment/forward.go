@@ -24,7 +24,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	if !s.held {
 		e.refuse(c, "unit %d has no input: it was dropped, or not yet made", at)
 	}
-	g := graph{made: save, early: !e.after, ran: n}
+	g := graph{made: save, beforeLoss: !e.lossDone, ran: n}
 	done := false
 	defer func() {
 		if !done {
@@ -59,24 +59,23 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	e.leave(n, store, at, xs, &g)
 	done = true
 	e.at[at].ran = true
-	if save && e.s.cfg.Hold && len(e.s.units) == 1 && !(e.Retain && e.after) {
+	if save && e.s.cfg.Hold && len(e.s.units) == 1 && !(e.Retain && e.lossDone) {
 		s.free() // no operation needs more than the graph keeps
 	}
 	c.Release(begin)
 }
 
-// wants reports whether the gradient of element i of a unit's input is wanted. told has the
-// sender's answers, if any. trained says that something before the element is trained.
-func (e *Execution) wants(told []bool, at, i int, x *torch.Tensor, trained bool) bool {
-	if told != nil {
-		return told[i]
+// wants reports whether the gradient of element i of a unit's input is wanted. wanted has the
+// sender's answers, or is nil. trained says that a layer before the element is trained.
+func (e *Execution) wants(wanted []bool, at, i int, x *torch.Tensor, trained bool) bool {
+	if wanted != nil {
+		return wanted[i]
 	}
 	return (at > 0 || e.s.cfg.InputGrad) && trained && x.DType().IsFloat()
 }
 
 // gate passes xs, a unit's input, through gates, which put wanted gradients into mailboxes. Equal
-// elements of the tuple stay equal. A gradient is assumed to be wanted if a layer before the unit
-// is trained. Unwanted gradients are dropped later.
+// elements of the tuple stay equal.
 func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	s := &e.at[at].state
 	g.mail = make([]*torch.Tensor, len(xs))
@@ -131,40 +130,22 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 // watch returns a check, to be called after each layer of a unit. The check panics if the layer has
 // overwritten a tensor of in or a skip that enters the unit.
 func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) (check func(layer string)) {
-	u, list, writes := &e.s.units[at], slices.Concat(in, e.at[at].state.skips), torch.Writes()
-	before := e.before[:0]
-	for _, x := range list {
-		before = append(before, changes(x))
-	}
-	e.before = before
+	u, list := &e.s.units[at], slices.Concat(in, e.at[at].state.skips)
+	overwritten := engine.Watch(list)
 	return func(layer string) {
-		now := torch.Writes()
-		if now == writes {
+		i, what := overwritten(), "the stage's input"
+		switch {
+		case i < 0:
 			return
+		case i >= len(in):
+			what = fmt.Sprintf("the skip %v", u.entering[i-len(in)].key)
+		case at > 0:
+			what = fmt.Sprintf("the output of %q", e.s.cfg.Layers[u.from-1].Name)
 		}
-		writes = now
-		for i, x := range list {
-			if changes(x) == before[i] {
-				continue
-			}
-			what := "the stage's input"
-			if i >= len(in) {
-				what = fmt.Sprintf("the skip %v", u.entering[i-len(in)].key)
-			} else if at > 0 {
-				what = fmt.Sprintf("the output of %q", e.s.cfg.Layers[u.from-1].Name)
-			}
-			panic(&torch.Error{Op: "Forward", Args: []string{x.String()}, Device: c.Device(),
-				Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
-					"nn.InPlace, or work on a Clone", layer, what)})
-		}
+		panic(&torch.Error{Op: "Forward", Args: []string{list[i].String()}, Device: c.Device(),
+			Message: fmt.Sprintf("the layer %q overwrote %s, which is still to be used; let it declare "+
+				"nn.InPlace, or work on a Clone", layer, what)})
 	}
-}
-
-func changes(x *torch.Tensor) int64 {
-	if x == nil {
-		return 0
-	}
-	return x.Changes()
 }
 
 // leave keeps the output of a unit as the input of the next one. With a graph the output is also
@@ -202,44 +183,32 @@ func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Te
 	if done = true; g.made {
 		g.out = keep(n.Ctx, xs)
 		e.at[at].graph = *g
-		if last && e.after && e.s.cfg.Last < len(e.s.cfg.Layers) { // the output was sent already
+		if last && e.lossDone && e.s.cfg.Last < len(e.s.cfg.Layers) { // the output was sent already
 			for k := range g.out {
 				e.Release(n.Ctx, at, k)
 			}
 		}
 	}
 	switch {
-	case last && e.after, next.held: // the output was sent already, or is held
+	case last && e.lossDone, next.held: // the output was sent already, or is held
 		torch.FreeAll(skips)
 	case !g.made:
-		*next = state{held: true, early: !e.after, xs: keep(n.Ctx, xs), skips: skips}
+		*next = state{held: true, beforeLoss: !e.lossDone, xs: keep(n.Ctx, xs), skips: skips}
 	case last:
-		*next = state{early: !e.after, skips: skips}
+		*next = state{beforeLoss: !e.lossDone, skips: skips}
 	default:
-		*next = state{held: true, early: !e.after, xs: mapKeep(n.Ctx, g.out, n.Detach), skips: skips}
+		detached := engine.Mapped(g.out, func(t *torch.Tensor) *torch.Tensor { return n.Keep(n.Detach(t)) })
+		*next = state{held: true, beforeLoss: !e.lossDone, xs: detached, skips: skips}
 	}
 }
 
 // keep moves tensors out of the context. A tensor that the context does not own, such as a layer's
 // input or a parameter, is shared. So every list can be freed by itself.
 func keep(c *torch.Ctx, list []*torch.Tensor) []*torch.Tensor {
-	return mapKeep(c, list, func(t *torch.Tensor) *torch.Tensor {
+	return engine.Mapped(list, func(t *torch.Tensor) *torch.Tensor {
 		if !c.Owns(t) {
-			return c.Share(t)
+			t = c.Share(t)
 		}
-		return t
+		return c.Keep(t)
 	})
-}
-
-// mapKeep applies f to each tensor and keeps the results. Equal tensors stay equal.
-func mapKeep(c *torch.Ctx, list []*torch.Tensor, f func(*torch.Tensor) *torch.Tensor) []*torch.Tensor {
-	out := slices.Clone(list)
-	for i, t := range list {
-		if k := slices.Index(list[:i], t); k >= 0 {
-			out[i] = out[k]
-		} else {
-			out[i] = c.Keep(f(t))
-		}
-	}
-	return out
 }

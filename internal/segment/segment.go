@@ -36,8 +36,8 @@ type Config struct {
 	Units       []int          // the number of layers of each unit; nil is one unit
 	InputGrad   bool           // the model's input wants a gradient
 	// Hold keeps a unit's output and the output's gradients until its backward ends, which saves
-	// microseconds. A segment of one unit then frees its input after a forward with gradients.
-	// Plans do not predict these bytes.
+	// microseconds. Of a segment with one unit it frees the input after a forward with gradients.
+	// No plan predicts these bytes.
 	Hold bool
 	// Overwrite lets layers overwrite their unit's input. Nothing is then recomputed from it.
 	Overwrite bool
@@ -50,15 +50,15 @@ type unit struct {
 	stashed  []stashed   // skips that a later unit, or a later segment, pops
 	ties     []int       // ties of the segment that the unit's layers use
 	handles  []*nn.Param // the first handle of each tie in the unit
-	trained  bool        // something before the unit has a gradient
+	trained  bool        // a layer before the unit is trained, or the model's input wants a gradient
 }
 
 // Crossing is a skip at a boundary between units.
 type Crossing struct {
 	key     nn.SkipKey
-	trained bool // the layer that stashes it, or something before, has a gradient
+	trained bool // as of a unit; the layer that stashes it counts
 	Stash   int  // the unit that stashes it; -1 is before the segment
-	// Pops has the unit of each later pop, ascending. All after the segment are one, of unit Units.
+	// Pops has the unit of each later pop, ascending. All pops after the segment are one, of Units.
 	Pops []int
 }
 
@@ -151,12 +151,12 @@ func (s *Segment) route(trained int) {
 		}
 	}
 	for i := range s.units {
-		s.units[i].cross(i, s.boundaries[i], s.boundaries[i+1])
+		s.units[i].setSkips(i, s.boundaries[i], s.boundaries[i+1])
 	}
 }
 
-// cross fills in the skips that enter the unit with number at, and those that the unit stashes.
-func (u *unit) cross(at int, before, after []Crossing) {
+// setSkips fills in the skips that enter the unit with number at, and the skips that it stashes.
+func (u *unit) setSkips(at int, before, after []Crossing) {
 	index := func(list []Crossing, key nn.SkipKey) int {
 		return slices.IndexFunc(list, func(c Crossing) bool { return c.key == key })
 	}

@@ -3,6 +3,7 @@ package segment
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -58,8 +59,8 @@ func (s *Segment) Tied(unit int) (ties []int) {
 	return ties
 }
 
-// tied lists the trained parameters of ties that a unit uses.
-func (s *Segment) tied(unit int) (list []*torch.Tensor) {
+// trainedTies lists the trained parameters of ties that a unit uses.
+func (s *Segment) trainedTies(unit int) (list []*torch.Tensor) {
 	for _, h := range s.units[unit].handles {
 		if t := h.Tensor(); t.RequiresGrad() {
 			list = append(list, t)
@@ -68,28 +69,22 @@ func (s *Segment) tied(unit int) (list []*torch.Tensor) {
 	return list
 }
 
-// aside takes away the gradients that earlier micro-batches left in ties that an earlier unit uses,
-// too. restore moves the backward's gradients into the execution and puts the earlier ones back. A
-// second restore does nothing.
-func (e *Execution) aside(c *torch.Ctx, at int) (restore func()) {
-	var undo []func()
+// hideTies removes the gradients of earlier micro-batches from ties that an earlier unit uses, too.
+// restore moves the backward's gradients into the execution and puts the removed ones back.
+func (e *Execution) hideTies(c *torch.Ctx, at int) (restore func()) {
+	var ties []int
+	var params []*torch.Tensor
 	for i, k := range e.s.units[at].ties {
-		if e.s.ties[k].first == at {
-			continue
+		if e.s.ties[k].first < at {
+			ties, params = append(ties, k), append(params, e.s.units[at].handles[i].Tensor())
 		}
-		p := e.s.units[at].handles[i].Tensor()
-		before := c.GradOf(p)
-		p.SetGradOf(nil)
-		undo = append(undo, func() {
-			e.ties[k].Free()
-			e.ties[k] = taken(c, p)
-			p.SetGradOf(before)
-		})
 	}
+	show := engine.HideGrads(c, params)
 	return func() {
-		for _, u := range undo {
-			u()
+		for i, k := range ties {
+			e.ties[k].Free()
+			e.ties[k] = taken(c, params[i])
 		}
-		undo = nil
+		show()
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"unsafe"
 )
 
-// Recomputation is a backward's call of a checkpoint's function. Inputs are borrowed. The function may take
-// over references in Grads, leaving 0. References in InputGrads pass to the caller.
+// Recomputation is a backward's call of a checkpoint's function. Inputs are borrowed. The function
+// may take over references in Grads, leaving 0. References in InputGrads pass to the caller.
 type Recomputation struct {
 	Sequence uint64   // of the checkpoint's node
 	Last     bool     // no other call follows, as the graph is not kept
@@ -28,7 +28,7 @@ type Recomputation struct {
 	InputGrads []Handle // 0 without a gradient
 }
 
-// checkpoint is an entry of the registry. It lives until its node is freed or has released its inputs.
+// checkpoint is a registry entry. It lives until its node is freed or has released its inputs.
 type checkpoint struct {
 	run    func(*Recomputation)
 	forget func()
@@ -44,22 +44,22 @@ var (
 	})
 )
 
-// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in backward, on
-// any goroutine. With hold the node holds the inputs. forget, if not nil, is called once, on any thread,
-// after the last run. The result has new references to the outputs. A panic or Goexit of run fails the
-// backward with Error.Ended.
+// Checkpoint attaches outputs, computed from inputs without a graph, to a node that calls run in
+// backward, on any goroutine. With hold the node holds the inputs. forget, if not nil, is called
+// once, on any thread, after the last run. The result has new references to the outputs. A panic or
+// Goexit of run fails the backward with Error.Ended.
 func Checkpoint(m *Mode, hold bool, inputs, outputs []Handle, run func(*Recomputation),
 	forget func()) ([]Handle, *Error) {
 	register()
 	id := lastCheckpoint.Add(1)
 	checkpoints.Store(id, &checkpoint{run: run, forget: forget, mayHop: m.DeviceIndex < 0})
 	attached := make([]Handle, len(outputs))
-	e := C.ps_checkpoint(C.int64_t(id), boolean(hold), (*C.ps_tensor)(words(inputs)), C.int32_t(len(inputs)),
-		(*C.ps_tensor)(words(outputs)), C.int32_t(len(outputs)), (*C.ps_tensor)(words(attached)))
+	e := C.ps_checkpoint(C.int64_t(id), boolean(hold), (*C.ps_tensor)(dataOf(inputs)), C.int32_t(len(inputs)),
+		(*C.ps_tensor)(dataOf(outputs)), C.int32_t(len(outputs)), (*C.ps_tensor)(dataOf(attached)))
 	if e != nil {
 		unregister(id)
 	}
-	return attached, taken(e)
+	return attached, toError(e)
 }
 
 // Checkpoints returns the number of registered checkpoints.
@@ -78,9 +78,9 @@ func unregister(id int64) {
 	}
 }
 
-// hopEvery is how many recomputations nest on one thread. Beyond 60 the engine would use a thread of its own,
-// without a memory account and with late frees. So a recomputation moves earlier, to a thread without a
-// backward.
+// hopEvery is how many recomputations nest on one thread. The next one runs on a fresh thread.
+// Beyond 60 the engine would choose a thread of its own, which has no memory account and frees
+// tensors late.
 var hopEvery = 32
 
 //export penstockRecompute
@@ -140,9 +140,10 @@ type goexit struct{}
 // Goexit is Error.Ended after runtime.Goexit, for example by testing.T.FailNow.
 var Goexit any = goexit{}
 
-// contain runs f and returns its panic, Goexit, or nil. Neither may pass through the caller's C++ frames.
-// Goexit cannot be recovered: it ends its goroutine. So f runs on a coroutine, which may end. A coroutine
-// keeps the calling thread, which f needs for its core set and autograd's sequence numbers.
+// contain runs f and returns its panic, Goexit, or nil. Neither may pass through the caller's C++
+// frames. Goexit cannot be recovered: it ends its goroutine. So f runs on a coroutine, which may
+// end. A coroutine keeps the calling thread, which f needs for its core set and autograd's sequence
+// numbers.
 func contain(f func()) (ended any) {
 	next, _ := iter.Pull(func(func(struct{}) bool) {
 		returned := false

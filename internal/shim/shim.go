@@ -1,9 +1,10 @@
-// Package shim is the only cgo in Penstock: thin Go wrappers for the C headers of package native, the C++
-// over libtorch. native/shim.h documents the functions and constants. Handles are raw words, and every
-// function returns its error in the same call. Package torch adds ownership and typed operators.
+// Package shim is the only cgo in Penstock: thin Go wrappers for the C headers of package native,
+// the C++ over libtorch. native/shim.h documents the functions and constants. Handles are raw
+// words, and every function returns its error in the same call. Package torch adds ownership and
+// typed operators.
 //
-// cgo links each package alone, so native's functions are unresolved here. In a binary, native's flags come
-// last and make unresolved functions an error.
+// cgo links each package alone, so native's functions are unresolved here. In a binary, native's
+// flags come last and make unresolved functions an error.
 package shim
 
 /*
@@ -55,8 +56,8 @@ const (
 // OutOfMemory is an Error.Kind.
 const OutOfMemory = C.PS_OUT_OF_MEMORY
 
-// Error is an exception of libtorch. Node, Op, Sequence and Ended are set in backward only, and the last four
-// fields only if out of memory.
+// Error is an exception of libtorch. Node, Op, Sequence and Ended are set in backward only, and the
+// last four fields only if out of memory.
 type Error struct {
 	Kind     int
 	Message  string
@@ -70,7 +71,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-func taken(e *C.ps_error) *Error {
+// toError converts and frees an error of the shim.
+func toError(e *C.ps_error) *Error {
 	if e == nil {
 		return nil
 	}
@@ -82,9 +84,9 @@ func taken(e *C.ps_error) *Error {
 	}
 }
 
-func mode(m *Mode) *C.ps_mode           { return (*C.ps_mode)(unsafe.Pointer(m)) }
-func tensor(h Handle) C.ps_tensor       { return C.ps_tensor(h) }
-func words[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+func mode(m *Mode) *C.ps_mode            { return (*C.ps_mode)(unsafe.Pointer(m)) }
+func tensor(h Handle) C.ps_tensor        { return C.ps_tensor(h) }
+func dataOf[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
 
 func Version() string            { return C.GoString(C.ps_version()) }
 func Devices(deviceType int) int { return int(C.ps_devices(C.int32_t(deviceType))) }
@@ -102,20 +104,20 @@ func Find(name, overload string) (op Op, schema string, err *Error) {
 	var handle C.ps_op
 	var arguments, returns C.int32_t
 	var text *C.char
-	err = taken(C.ps_op_find(cname, coverload, &handle, &arguments, &returns, &text))
+	err = toError(C.ps_op_find(cname, coverload, &handle, &arguments, &returns, &text))
 	return Op(handle), C.GoString(text), err
 }
 
-// Call runs op on encoded arguments. It writes the number of result words into out[0], and the encoded
-// results after it. m, args and out lie on the heap: see ps_call.
+// Call runs op on encoded arguments. It writes the number of result words into out[0], and the
+// encoded results after it. m, args and out lie on the heap: see ps_call.
 func Call(op Op, m *Mode, args []uint64, out []uint64) *Error {
-	return taken(C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(words(args)), C.int32_t(len(args)),
-		(*C.uint64_t)(words(out)), C.int32_t(len(out))))
+	return toError(C.ps_call(C.ps_op(op), mode(m), (*C.uint64_t)(dataOf(args)), C.int32_t(len(args)),
+		(*C.uint64_t)(dataOf(out)), C.int32_t(len(out))))
 }
 
 func TakeList(list uint64, n int) []Handle {
 	out := make([]Handle, n)
-	C.ps_take_list(C.uint64_t(list), C.int32_t(n), (*C.ps_tensor)(words(out)))
+	C.ps_take_list(C.uint64_t(list), C.int32_t(n), (*C.ps_tensor)(dataOf(out)))
 	return out
 }
 
@@ -150,7 +152,7 @@ const (
 
 func Border(h Handle, given bool) (int, *Error) {
 	var is C.int32_t
-	err := taken(C.ps_border(tensor(h), boolean(given), &is))
+	err := toError(C.ps_border(tensor(h), boolean(given), &is))
 	return int(is), err
 }
 
@@ -164,51 +166,51 @@ func RequiresGrad(h Handle) bool      { return C.ps_requires_grad(tensor(h)) != 
 func Changes(h Handle) int64          { return int64(C.ps_changes(tensor(h))) }
 func HoldStorage(h Handle) uintptr    { return uintptr(C.ps_storage_hold(tensor(h))) }
 func DropStorage(id uintptr)          { C.ps_storage_drop(C.uint64_t(id)) }
-func Hollow(list []Handle)            { C.ps_hollow((*C.ps_tensor)(words(list)), C.int32_t(len(list))) }
-func Refill(m *Mode, h Handle) *Error { return taken(C.ps_refill(mode(m), tensor(h))) }
+func Hollow(list []Handle)            { C.ps_hollow((*C.ps_tensor)(dataOf(list)), C.int32_t(len(list))) }
+func Refill(m *Mode, h Handle) *Error { return toError(C.ps_refill(mode(m), tensor(h))) }
 
 func FromBytes(m *Mode, data []byte, dtype int, shape []int64) (Handle, *Error) {
 	var out C.ps_tensor
-	e := C.ps_from_bytes(mode(m), words(data), C.int64_t(len(data)), C.int32_t(dtype),
-		(*C.int64_t)(words(shape)), C.int32_t(len(shape)), &out)
-	return Handle(out), taken(e)
+	e := C.ps_from_bytes(mode(m), dataOf(data), C.int64_t(len(data)), C.int32_t(dtype),
+		(*C.int64_t)(dataOf(shape)), C.int32_t(len(shape)), &out)
+	return Handle(out), toError(e)
 }
 
 func ToBytes(m *Mode, h Handle, data []byte) *Error {
-	return taken(C.ps_to_bytes(mode(m), tensor(h), words(data), C.int64_t(len(data))))
+	return toError(C.ps_to_bytes(mode(m), tensor(h), dataOf(data), C.int64_t(len(data))))
 }
 
 func CopyFromBytes(m *Mode, h Handle, data []byte) *Error {
-	return taken(C.ps_copy_from_bytes(mode(m), tensor(h), words(data), C.int64_t(len(data))))
+	return toError(C.ps_copy_from_bytes(mode(m), tensor(h), dataOf(data), C.int64_t(len(data))))
 }
 
 func SetRequiresGrad(h Handle, on bool) *Error {
-	return taken(C.ps_set_requires_grad(tensor(h), boolean(on)))
+	return toError(C.ps_set_requires_grad(tensor(h), boolean(on)))
 }
 
 func Grad(h Handle) Handle          { return Handle(C.ps_grad(tensor(h))) }
 func TakeGrad(h Handle) Handle      { return Handle(C.ps_take_grad(tensor(h))) }
-func SetGrad(h, grad Handle) *Error { return taken(C.ps_set_grad(tensor(h), tensor(grad))) }
+func SetGrad(h, grad Handle) *Error { return toError(C.ps_set_grad(tensor(h), tensor(grad))) }
 
 func Backward(m *Mode, outputs, grads []Handle, keepGraph bool) *Error {
-	return taken(C.ps_backward(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)),
+	return toError(C.ps_backward(mode(m), (*C.ps_tensor)(dataOf(outputs)), (*C.ps_tensor)(dataOf(grads)),
 		C.int32_t(len(outputs)), boolean(keepGraph)))
 }
 
 func PrepareBackward(m *Mode, outputs, grads []Handle) (prepared uint64, err *Error) {
 	var out C.uint64_t
-	err = taken(C.ps_backward_prepare(mode(m), (*C.ps_tensor)(words(outputs)), (*C.ps_tensor)(words(grads)),
-		C.int32_t(len(outputs)), &out))
+	err = toError(C.ps_backward_prepare(mode(m), (*C.ps_tensor)(dataOf(outputs)),
+		(*C.ps_tensor)(dataOf(grads)), C.int32_t(len(outputs)), &out))
 	return uint64(out), err
 }
 
 func RunBackward(m *Mode, prepared uint64) *Error {
-	return taken(C.ps_backward_run(mode(m), C.uint64_t(prepared)))
+	return toError(C.ps_backward_run(mode(m), C.uint64_t(prepared)))
 }
 
 func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err *Error) {
 	var out C.uint64_t
-	err = taken(C.ps_backward_split(mode(m), C.uint64_t(prepared), (*C.ps_tensor)(words(first)),
+	err = toError(C.ps_backward_split(mode(m), C.uint64_t(prepared), (*C.ps_tensor)(dataOf(first)),
 		C.int32_t(len(first)), &out))
 	return uint64(out), err
 }
@@ -216,8 +218,8 @@ func SplitBackward(m *Mode, prepared uint64, first []Handle) (later uint64, err 
 func DropBackward(prepared uint64) { C.ps_backward_drop(C.uint64_t(prepared)) }
 func Sequence() uint64             { return uint64(C.ps_sequence()) }
 
-// Account is the state of a memory account, in bytes. Requested is what the process holds of libtorch's
-// allocator for GPUs, and 0 for CPUs.
+// Account is the state of a memory account, in bytes. Requested is the process's memory from
+// libtorch's allocator for GPUs, and 0 for CPUs.
 type Account struct{ Live, Peak, Limit, Cached, Taken, Requested int64 }
 
 func GetAccount(i int) Account {
@@ -232,13 +234,13 @@ func ResetPeak(i int)              { C.ps_account_reset_peak(C.int32_t(i)) }
 func RaisePeak(i int, bytes int64) { C.ps_account_raise_peak(C.int32_t(i), C.int64_t(bytes)) }
 func OwnPeak(i int) int64          { return int64(C.ps_account_own(C.int32_t(i))) }
 
-func PrepareProducts(m *Mode) *Error { return taken(C.ps_prepare_products(mode(m))) }
+func PrepareProducts(m *Mode) *Error { return toError(C.ps_prepare_products(mode(m))) }
 func FMAPeak() float64               { return float64(C.ps_fma_peak()) } // see shim.h
 func Trim(i int)                     { C.ps_account_trim(C.int32_t(i)) }
 func TrimHeap()                      { C.ps_heap_trim() }
 
 func PinThread(cpus []int32) *Error {
-	return taken(C.ps_pin_thread((*C.int32_t)(words(cpus)), C.int32_t(len(cpus))))
+	return toError(C.ps_pin_thread((*C.int32_t)(dataOf(cpus)), C.int32_t(len(cpus))))
 }
 
 func TagThread(tag int64)   { C.ps_tag_thread(C.int64_t(tag)) }
@@ -255,7 +257,7 @@ func OneDNNISA() int            { return int(C.ps_onednn_isa()) }
 func BetterOneDNNISA() int      { return int(C.ps_onednn_better_isa()) }
 
 func UseBLASCore(core string) (err *Error) {
-	withC(core, func(c *C.char) { err = taken(C.ps_blas_use_core(c)) })
+	withC(core, func(c *C.char) { err = toError(C.ps_blas_use_core(c)) })
 	return err
 }
 

@@ -8,8 +8,8 @@ type available struct {
 	forward, held, backward int64
 }
 
-// spine is Opt(i, L, m) with different bytes before the loss and from it on, and a limit of the bytes
-// held between the two. m is the rest of backward.
+// spine is Opt(i, L, m) for a micro-batch that waits between its forward and the loss. Each of these three
+// times has a limit of its own. m is what is left of the limit from the loss on.
 //
 // It differs from the recurrence only in intervals that end with the loss, which begin before it:
 //

@@ -61,12 +61,12 @@ const (
 	stageCells = 8 << 20 // of a table otherwise
 )
 
-// workings is the number of distances between Backward and Held of a curve.
-const workings = 12
+// distances is the number of differences of Backward and Held that a curve tries.
+const distances = 24
 
 // Curve returns plans by ascending time, of which none beats another in bytes and time. The first
-// recomputes nothing. For each of several distances between Held and Backward the curve has all plans
-// of a front, or about most of them if most is not 0.
+// recomputes nothing. Each of several differences of Backward and Held has a front of plans. The curve
+// takes all plans of a front, or with most above 0 about that many.
 func (s *Stage) Curve(most int) []MicroBatch {
 	p := newPath(s.t)
 	p.all(0, s.t.n)
@@ -76,10 +76,10 @@ func (s *Stage) Curve(most int) []MicroBatch {
 	}
 	all := list[0]
 	least := max(all.Backward-all.Held, all.Backward/256, 1)
-	for k := range workings + 1 {
+	for k := range distances + 1 {
 		d := int64(0)
 		if k > 0 {
-			part := float64(k-1) / float64(workings-1)
+			part := float64(k-1) / float64(distances-1)
 			d = int64(float64(least) * math.Pow(float64(all.Backward)/float64(least), part))
 		}
 		for _, more := range []int64{0, all.Forward} {

@@ -45,7 +45,7 @@ type terms struct {
 
 	a, sweep []int64   // of (i, j), i < j; see pair
 	y        []int64   // |y(i)|, i = 0 .. n+1
-	under    []int64   // the bytes of y(i) held by forwards before the backward of layer i-1
+	under    []int64   // by i: the bytes of y(i) that exist during forwards of layers before i
 	loss     int64     // saving(n, n)
 	made     []int64   // made(i), i = 0 .. n
 	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
@@ -56,9 +56,9 @@ type terms struct {
 	grain    int64     // of all bytes that a grid rounds
 }
 
-// newTerms returns the terms of a chain. With receives another stage sends y(L), and the loss needs no
-// bytes of its own: x(L) has left, and y(L) arrives after the forwards of intervals (i, L-1), just
-// before the backward of layer L-1.
+// newTerms returns the terms of a chain. With receives a later stage has the loss, which then needs no
+// bytes here: x(L) was sent. y(L) arrives just before the backward of layer L-1, after all forwards
+// before it.
 func newTerms(c remat.Chain, receives bool) *terms {
 	n := len(c.Layers)
 	t := &terms{
@@ -66,7 +66,7 @@ func newTerms(c remat.Chain, receives bool) *terms {
 		a: make([]int64, n*(n+1)/2), sweep: make([]int64, n*(n+1)/2),
 		y: make([]int64, n+2), made: make([]int64, n+1),
 		saved: make([]int64, n+1), savedSum: make([]int64, n+2), gradSum: make([]int64, n+2),
-		nograd: make([]float64, n+1), once: c.Loss.Backward,
+		nograd: make([]float64, n+1), once: c.Once(),
 	}
 	t.made[0] = c.InputGradient
 	for i, l := range c.Layers {
@@ -75,7 +75,6 @@ func newTerms(c remat.Chain, receives bool) *terms {
 		t.savedSum[i+1] = t.savedSum[i] + l.Saved
 		t.gradSum[i+1] = t.gradSum[i] + l.WeightGradient
 		t.nograd[i+1] = t.nograd[i] + l.ForwardNoGrad
-		t.once += l.Forward + l.Backward
 	}
 	t.savedSum[n+1], t.gradSum[n+1] = t.savedSum[n], t.gradSum[n]
 	copy(t.y, t.made)

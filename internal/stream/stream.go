@@ -72,14 +72,14 @@ func Begin(worker, caller Stream) { after(worker, caller, Given) }
 // End blocks the host until all work of s has ended. Copies have another stream: see Route.
 func End(host, s Stream) { after(host, s, Ended) }
 
-// Apart queues work on a stream other than the worker's, and blocks until the work has ended, also with an
-// error. The work begins after ready, an event of the worker's stream. Later work of the worker does not
-// wait.
+// RunBeside queues work on a stream other than the worker's, and blocks until the work has ended,
+// also with an error. The work begins after ready, an event of the worker's stream. Later work of
+// the worker does not wait.
 //
 //	worker  ── B ─ ready ─────────────── B ── ...
 //	other           └─ produced ─ work ─┐
 //	host                                └─ ended
-func Apart(host, other Stream, ready Event, work func() error) error {
+func RunBeside(host, other Stream, ready Event, work func() error) error {
 	other.Wait(ready, Produced)
 	defer End(host, other)
 	return work()
@@ -120,39 +120,40 @@ func (r Route) Move(ready Event, allocate, copy, free func()) {
 // stream of the work that makes or uses the values. The other process has such streams, too. A move begins
 // when both processes have reached it.
 //
-//	Own     ── F ─ ready ────────── B ──┬─ copied ─ free ──          ── room ─ F ────── arrived ── F ──
+//	Own     ── F ─ ready ────────── B ──┬─ copied ─ free ──         ─ alloc ─ F ────── arrived ── F ──
 //	Copies          └─ produced ─ send ─┘                                └─ vacant ─ receive ─┘
 type Way struct{ Own, Copies Stream }
 
-// Send queues sends of values. ready is the event of Own after which the values are complete. left is the end
-// of the sends, also with an error.
-func (w Way) Send(ready Event, send func() error) (left Event, err error) {
+// Send queues sends of values. ready is the event of Own after which the values are complete. ended
+// is the end of the sends, also with an error.
+func (w Way) Send(ready Event, send func() error) (ended Event, err error) {
 	w.Copies.Wait(ready, Produced)
 	err = send()
 	return w.Copies.Record(), err
 }
 
 // Free frees values after their sends. Own waits; the host does not.
-func (w Way) Free(left Event, free func()) { freeAfter(w.Own, left, Copied, free) }
+func (w Way) Free(ended Event, free func()) { freeAfter(w.Own, ended, Copied, free) }
 
 // Finish frees values at the end of a run, after their sends. The host waits, since the run's caller may then
 // overwrite memory that the values share.
-func (w Way) Finish(host Stream, left Event, free func()) { freeAfter(host, left, Ended, free) }
+func (w Way) Finish(host Stream, ended Event, free func()) { freeAfter(host, ended, Ended, free) }
 
-func freeAfter(s Stream, left Event, why Reason, free func()) {
-	s.Wait(left, why)
-	left.Free()
+func freeAfter(s Stream, ended Event, why Reason, free func()) {
+	s.Wait(ended, why)
+	ended.Free()
 	free()
 }
 
-// Room allocates memory of Own for receives. vacant is the end of the memory's earlier use. Receives wait for
-// vacant, and not for later work of Own.
-func (w Way) Room(allocate func()) (vacant Event) {
+// Allocate allocates memory of Own for receives. vacant is the end of the memory's earlier use.
+// Receives wait for vacant, and not for later work of Own.
+func (w Way) Allocate(allocate func()) (vacant Event) {
 	allocate()
 	return w.Own.Record()
 }
 
-// Receive queues receives into the memory of Room. Later work of Own waits for them, also after an error.
+// Receive queues receives into the memory of Allocate. Later work of Own waits for them, also after
+// an error.
 func (w Way) Receive(vacant Event, receive func() error) error {
 	w.Copies.Wait(vacant, Vacant)
 	defer after(w.Own, w.Copies, Arrived)

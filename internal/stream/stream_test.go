@@ -129,7 +129,7 @@ func (j *job) somebody() bool {
 	for _, w := range j.g.random.Perm(len(j.next)) {
 		id := j.next[w]
 		if j.within[w] || id == j.graph.First[w+1] ||
-			slices.ContainsFunc(j.graph.Cross[id], func(dep int) bool { return !j.queued[dep] }) {
+			slices.ContainsFunc(j.graph.Deps[id], func(dep int) bool { return !j.queued[dep] }) {
 			continue
 		}
 		j.within[w] = true
@@ -502,7 +502,7 @@ func (j *job) way(from, w int) stream.Way {
 
 func (j *job) room(w, from int, send schedule.Action) {
 	var r room
-	r.vacant = j.way(from, w).Room(func() { r.value = j.compute[w].allocate() })
+	r.vacant = j.way(from, w).Allocate(func() { r.value = j.compute[w].allocate() })
 	j.rooms[send] = r
 }
 
@@ -531,7 +531,7 @@ func TestAWayThatFails(t *testing.T) {
 	if left, err := w.Send(own.Record(), func() error { return failure }); left == nil || err != failure {
 		t.Errorf("a send gave %v, %v", left, err)
 	}
-	if err := w.Receive(w.Room(func() {}), func() error { return failure }); err != failure ||
+	if err := w.Receive(w.Allocate(func() {}), func() error { return failure }); err != failure ||
 		len(own.queue) != 1 {
 		t.Errorf("a receive gave %v, and the worker waits %d times", err, len(own.queue))
 	}

@@ -35,10 +35,10 @@ func number(text []byte, word string) int64 {
 }
 
 // AvailableMemory returns the bytes that the process can still take: the machine's MemAvailable
-// (/proc/meminfo), or the smallest rest of the limits of its cgroup (version 2) and the groups above.
-// Inactive file pages of a group count as free, as the system drops them first. Swap does not count. A
-// missing group counts as unlimited: a container may see only its own groups, but their path on the host. The
-// system's files are under root: "/".
+// (/proc/meminfo), or the smallest rest of the limits of its cgroup (version 2) and the groups
+// above. Inactive file pages of a group count as free, as the system drops them first. Swap does
+// not count. A missing group counts as unlimited: a container may see its own groups alone, with
+// the host's paths. root is "/", or a folder with files of /proc and /sys.
 func AvailableMemory(root string) (int64, error) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {

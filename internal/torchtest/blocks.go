@@ -23,12 +23,11 @@ func TransformerBlock(dim, heads int64, dropout float64) *nn.Sequential {
 		{Name: "mlp", Layer: mlp}} {
 		number := fmt.Sprint(i + 1)
 		norm := nn.NamedLayer{Name: "ln" + number, Layer: nn.NewLayerNorm([]int64{dim}, nn.NormConfig{})}
-		if path := []nn.NamedLayer{norm, part}; dropout == 0 {
-			s.AddResidual(number, path...)
-		} else {
-			s.AddResidual(number, append(path,
-				nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})...)
+		path := []nn.NamedLayer{norm, part}
+		if dropout != 0 {
+			path = append(path, nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})
 		}
+		s.AddResidual(number, path...)
 	}
 	return s
 }

@@ -9,9 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// named are the devices that PENSTOCK_TEST_DEVICES names, such as cuda:0 or cuda:0,cuda:1; none where
-// it is not set.
-var named = sync.OnceValue(func() (list []torch.Device) {
+// chosen lists the devices in PENSTOCK_TEST_DEVICES, such as cuda:0 or cuda:0,cuda:1.
+var chosen = sync.OnceValue(func() (list []torch.Device) {
 	text := os.Getenv("PENSTOCK_TEST_DEVICES")
 	if text == "" {
 		return nil
@@ -29,10 +28,10 @@ var named = sync.OnceValue(func() (list []torch.Device) {
 	return list
 })
 
-// Device is the i-th test device: cpu:0, cpu:1 and so on, or the devices in PENSTOCK_TEST_DEVICES in
-// turn. If it lists one device all stages of a test share it.
+// Device is the i-th test device: cpu:0, cpu:1 and so on, or the devices in PENSTOCK_TEST_DEVICES
+// in turn. If there is one device, all stages of a test share it.
 func Device(i int) torch.Device {
-	if list := named(); len(list) > 0 {
+	if list := chosen(); len(list) > 0 {
 		return list[i%len(list)]
 	}
 	return torch.CPU(i)

@@ -2,7 +2,6 @@ package torchtest_test
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -15,8 +14,6 @@ import (
 
 	"penstock.example/internal/must"
 )
-
-var update = flag.Bool("update", false, "write the list of tests anew")
 
 // packages are those whose tests run on the devices for tests.
 var packages = []string{"torch", "nn", "internal/segment", "profile", "pipe", "train"}
@@ -33,7 +30,7 @@ func TestListOfDeviceTests(t *testing.T) {
 			fmt.Fprintln(&want, p, name)
 		}
 	}
-	if *update {
+	if *must.Update {
 		must.Do(t, os.WriteFile(list, want.Bytes(), 0o644))
 	}
 	if have, err := os.ReadFile(list); err != nil || !bytes.Equal(have, want.Bytes()) {

@@ -15,9 +15,9 @@ import (
 	"penstock.example/torch"
 )
 
-// watched are the devices that are looked at for bytes left behind.
+// watched lists the devices that are checked for bytes left behind.
 func watched() []torch.Device {
-	list := slices.Clone(named())
+	list := slices.Clone(chosen())
 	for i := range 8 {
 		if d := torch.CPU(i); !slices.Contains(list, d) {
 			list = append(list, d)
@@ -68,8 +68,8 @@ func Check(t testing.TB) {
 	})
 }
 
-// New checks for leaks and returns a context that is closed when the test ends. It is on Device(0) if
-// the options name no other device than cpu:0.
+// New checks for leaks and returns a context that is closed when the test ends. The context of
+// cpu:0, the default, is on Device(0).
 func New(t testing.TB, o torch.Options) *torch.Ctx {
 	t.Helper()
 	Check(t)
@@ -95,8 +95,8 @@ func Leaf(t testing.TB, c *torch.Ctx, shape ...int64) *torch.Tensor {
 	return x
 }
 
-// Ended runs f on a goroutine of its own and returns how it ended: the value of its panic, "Goexit", or
-// "nothing" if it returned.
+// Ended runs f on a goroutine of its own and returns how it ended: the value of its panic,
+// "Goexit", or "nothing" if it returned.
 func Ended(f func()) (how any) {
 	how = "Goexit"
 	var done sync.WaitGroup

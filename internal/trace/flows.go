@@ -12,8 +12,8 @@ import "penstock.example/schedule"
 // none. In a timeline of several steps a receive belongs to the last send before it and to the first
 // user after it.
 //
-// The time of an end is its event's start: viewers count a slice's end as outside of the slice. They
-// still draw the arrow from the slice's end.
+// An arrow's end has the time of its event's start, which viewers count as inside of the slice,
+// unlike the slice's end. They still draw the arrow from the slice's end.
 func flows(events []schedule.Event) [][]record {
 	ends := make([][]record, len(events))
 	last := make(map[schedule.Action]int)      // by action: its last event

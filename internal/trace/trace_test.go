@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	_ "penstock.example/internal/draws" // sets the number of draws
-	"penstock.example/internal/golden"
 	"penstock.example/internal/must"
 	"penstock.example/internal/trace"
 	"penstock.example/schedule"
@@ -63,7 +62,7 @@ func TestWriteGolden(t *testing.T) {
 		if !json.Valid([]byte(got)) {
 			t.Errorf("%s is no JSON", name)
 		}
-		golden.Compare(t, name, got)
+		must.Match(t, name, got)
 	}
 }
 

@@ -27,8 +27,7 @@ func JSON(t schedule.Timeline, workers []string) []byte {
 	}
 	events := slices.Clone(t.Events)
 	slices.SortStableFunc(events, func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) })
-	// An event is followed by its ends of arrows: a viewer binds an arrow to the last slice it has
-	// read.
+	// The ends of arrows follow their event: a viewer binds them to the last slice it has read.
 	arrows := flows(events)
 	for i, e := range events {
 		records = append(append(records, slice(e)), arrows[i]...)

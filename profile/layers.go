@@ -3,13 +3,14 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/internal/segment"
 	"penstock.example/remat"
 	"penstock.example/torch"
 )
 
-// looked is the measurement of single layers, which does not depend on the cut.
-type looked struct {
+// layerMeasurement is the measurement of single layers, which does not depend on the cut.
+type layerMeasurement struct {
 	key       string               // see settingsKey
 	at        [][]element          // by boundary: the tuple, and then skips by place
 	tuples    []int                // by boundary: elements of the tuple
@@ -20,7 +21,7 @@ type looked struct {
 	blocks    []*block             // of outputs
 	copied    int64                // bytes of the timed transfers
 	micros    float64              // of the timed transfers
-	times     []unitTimes          // by layer, the loss too; zero with Config.BytesOnly
+	times     []layerTimes         // by layer, the loss too; zero with Config.BytesOnly
 	timing    Timing
 }
 
@@ -31,11 +32,11 @@ type element struct {
 	block *block
 }
 
-// block is the memory of a layer's output. Views and in-place outputs share the block of their input.
+// block is the memory of a layer's output. A view or in-place output shares its input's block.
 type block struct {
 	creator int // the layer that allocated it, or nobody
 	saver   int // the last layer that saves it for backward, or nobody
-	first   int // the first layer that does, if any
+	first   int // the first layer that saves it, if any
 	bytes   int64
 }
 
@@ -43,9 +44,9 @@ type block struct {
 // parameters, which are held anyway.
 const nobody = -1
 
-// look measures every layer as a unit of its own.
-func (p *prober) look(key string, sample []*torch.Tensor) *looked {
-	f := &looked{key: key, times: make([]unitTimes, len(p.layers))}
+// measureLayers measures every layer as a unit of its own.
+func (p *prober) measureLayers(key string, sample []*torch.Tensor) *layerMeasurement {
+	f := &layerMeasurement{key: key, times: make([]layerTimes, len(p.layers))}
 	p.overwrite = true
 	defer func() { p.overwrite = false }()
 	w := p.newSweep([][]int{slices.Repeat([]int{1}, len(p.layers))}, sample)
@@ -58,7 +59,7 @@ func (p *prober) look(key string, sample []*torch.Tensor) *looked {
 		if p.BytesOnly {
 			p.tell(float64(i) / float64(p.model))
 		}
-		w.run(i, func() { w.look(f, i) })
+		w.run(i, func() { w.measureLayer(f, i) })
 	}
 	if p.overwrote = f.overwrote; !p.BytesOnly {
 		f.times, f.timing = p.passes(sample, f.held)
@@ -66,8 +67,8 @@ func (p *prober) look(key string, sample []*torch.Tensor) *looked {
 	return f
 }
 
-// note adds the elements of a boundary. copies are theirs, in transfers.
-func (f *looked) note(values, copies input, blockOf func(t *torch.Tensor) *block) {
+// note adds the elements of a boundary. copies are the elements as transferred.
+func (f *layerMeasurement) note(values, copies input, blockOf func(t *torch.Tensor) *block) {
 	var list []element
 	sent := slices.Concat(copies.xs, copies.skips)
 	for k, t := range slices.Concat(values.xs, values.skips) {
@@ -83,31 +84,26 @@ func (f *looked) note(values, copies input, blockOf func(t *torch.Tensor) *block
 	f.at, f.tuples = append(f.at, list), append(f.tuples, len(values.xs))
 }
 
-// look runs layer i once with gradients. Copies of its output are the next input, as in transfers
-// between stages. It frees the handles on each block of input and output: a block that then stays live
-// is saved by the layer's graph.
-func (w *sweep) look(f *looked, i int) {
+// measureLayer runs layer i once with gradients. Copies of its output are the next input, as in
+// transfers between stages. It frees the handles on each block of input and output: a block that
+// then stays live is saved by the layer's graph.
+func (w *sweep) measureLayer(f *layerMeasurement, i int) {
 	blocks, handles := map[uintptr]*block{}, map[uintptr][]*torch.Tensor{}
 	for _, s := range state(w.units[i].list) {
 		id, _ := s.Tensor().Storage()
 		blocks[id] = &block{creator: nobody, saver: nobody} // a layer may return its parameter
 	}
-	changes := int64(0)
-	for k, t := range slices.Concat(w.in.xs, w.in.skips) {
+	inputs := slices.Concat(w.in.xs, w.in.skips)
+	for k, t := range inputs {
 		if t != nil {
 			id, _ := t.Storage()
 			blocks[id], handles[id] = f.at[i][k].block, append(handles[id], t)
-			changes -= t.Changes()
 		}
 	}
-	e := w.execute(i, w.in, true)
+	overwritten := engine.Watch(inputs)
+	e := w.execute(i, w.in.mapped(w.handle), true)
 	held := w.do(e, remat.Op{Kind: remat.ForwardSave, Layer: i}).delta
-	for _, list := range handles {
-		for _, t := range list {
-			changes += t.Changes()
-		}
-	}
-	f.held, f.overwrote = append(f.held, held), append(f.overwrote, changes > 0)
+	f.held, f.overwrote = append(f.held, held), append(f.overwrote, overwritten() >= 0)
 	if i == w.model {
 		return // nothing follows the loss
 	}
@@ -158,9 +154,9 @@ func (w *sweep) look(f *looked, i int) {
 }
 
 // transfer times copies of a sweep's input to the other device.
-func (f *looked) transfer(w *sweep) {
+func (f *layerMeasurement) transfer(w *sweep) {
 	for _, t := range w.in.xs {
-		var times timed
+		var times durations
 		for n := (count{Config: &w.Config}); n.more(); {
 			if w.time(w.peer, &times, func() { w.peer.CopyHere(t) }); !n.add(times[len(times)-1]) {
 				times = nil

@@ -8,10 +8,10 @@ import (
 	"penstock.example/plan"
 )
 
-// view derives the layers for package plan. A block counts for the first layer that saves it, as a
-// stage does not hold an output that was sent; a block that a skip holds, for the layer that made it.
-func (p *Profile) view(layers []nn.NamedLayer) {
-	f := p.looked
+// setLayers derives the layers for package plan. A block counts for the first layer that saves it,
+// as a stage does not hold an output that was sent. A skip's block counts for its creator.
+func (p *Profile) setLayers(layers []nn.NamedLayer) {
+	f := p.measured
 	p.Timing = f.timing
 	for _, x := range f.at[0] {
 		p.Input += x.bytes
@@ -22,7 +22,7 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 	moved := int64(0) // bytes that count for the next layer
 	for i, named := range layers {
 		out := f.tuple(i + 1)
-		l := plan.Layer{Name: named.Name, Saved: f.kept(i) + moved}
+		l := plan.Layer{Name: named.Name, Saved: f.savedBytes(i) + moved}
 		for _, o := range out {
 			l.Output += o.bytes
 			if o.grad {
@@ -36,7 +36,7 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 		}
 		l.Enter = max(l.Enter-moved, 0)
 		if moved = min(f.later(i), l.Saved); i == len(layers)-1 { // the model's output stays
-			moved = -loose(out)
+			moved = -unsavedBytes(out)
 		}
 		l.Saved -= moved
 		// a later micro-batch's backward adds to gradients
@@ -54,7 +54,7 @@ func (p *Profile) view(layers []nn.NamedLayer) {
 // skip is a stashed element that later layers pop.
 func (e element) skip(c segment.Crossing) plan.LayerSkip {
 	s := plan.LayerSkip{From: c.Stash, To: slices.Compact(slices.Clone(c.Pops)), Bytes: e.bytes,
-		Leave: e.block.loose()}
+		Leave: e.block.unsaved()}
 	if e.grad {
 		s.Gradient = e.bytes
 	}
@@ -65,7 +65,7 @@ func (e element) skip(c segment.Crossing) plan.LayerSkip {
 }
 
 // later returns the bytes of a layer's output that only later layers save.
-func (f *looked) later(layer int) (bytes int64) {
+func (f *layerMeasurement) later(layer int) (bytes int64) {
 	out := f.tuple(layer + 1)
 	for k, e := range out {
 		same := func(o element) bool { return o.block == e.block }
@@ -78,14 +78,15 @@ func (f *looked) later(layer int) (bytes int64) {
 	return bytes
 }
 
-// overwrites reports whether a layer that begins a stage gets a copy of the stage's input.
+// overwrites reports whether a layer declares that it overwrites its input. It gets a copy if it
+// begins a stage.
 func overwrites(l nn.NamedLayer) bool {
 	f, ok := l.Layer.(nn.InPlace)
 	return ok && f.OverwritesInput()
 }
 
-// loose returns the bytes that are held only because the block leaves a stage.
-func (b *block) loose() int64 {
+// unsaved returns the bytes that are held only because the block leaves a stage.
+func (b *block) unsaved() int64 {
 	if b == nil || b.saver != nobody || b.creator == nobody {
 		return 0
 	}
