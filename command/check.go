@@ -68,10 +68,8 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	if o.modelName == "" && o.resume {
 		return badUsage("--resume: --out %q has no %s of a run to go on from", o.out, flagsFile)
-	} else if err := need(s, "model", "data"); err != nil {
-		return err
 	}
-	return o.modelFlags.check(s)
+	return cmp.Or(need(s, "model", "data"), o.modelFlags.check(s))
 }
 
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {

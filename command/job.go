@@ -94,14 +94,13 @@ func inTurn(ctx context.Context, stderr io.Writer, list ...func(context.Context,
 	return nil
 }
 
-func (j *job) close() error {
+func (j *job) close() (err error) {
 	if j.loop.Loader != nil {
 		j.loop.Loader.Close()
 	}
 	if j.loop.Optimizer != nil {
 		j.loop.Optimizer.Close()
 	}
-	var err error
 	if j.pipe != nil {
 		err = j.pipe.Close()
 	}

@@ -166,8 +166,7 @@ func (j *job) recordStep(s train.StepInfo) error {
 	return j.updatePage()
 }
 
-func (j *job) updatePage() error {
-	var err error
+func (j *job) updatePage() (err error) {
 	if j.live != nil {
 		err = j.live.SetRun(*j.page)
 	}

@@ -170,13 +170,10 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 // setFromPlan sets flags from a plan. A flag that is given must have the plan's value, except flags of data.
 // With --plan auto the plan was made for the given flags, and may only reorder --devices.
 func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
-	refuse := func(name, value string, why error) error {
-		return badUsage("--plan %s: %s is %s: %w", f.planFrom, name, value, why)
-	}
 	for _, name := range slices.Sorted(maps.Keys(line.Train)) {
 		flag, has := s.Lookup(name), line.Train[name]
 		if flag == nil {
-			return refuse(name, has, errors.New("there is no such flag"))
+			return badUsage("--plan %s: %s is %s: there is no such flag", f.planFrom, name, has)
 		}
 		given, self := strings.Trim(flag.Value.String(), "[]"), f.planFrom == auto
 		switch {
@@ -193,7 +190,7 @@ func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
 		}
 		for _, v := range values {
 			if err := s.Set(name, v); err != nil {
-				return refuse(name, v, errors.Unwrap(err))
+				return badUsage("--plan %s: %s is %s: %w", f.planFrom, name, v, errors.Unwrap(err))
 			}
 		}
 	}

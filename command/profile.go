@@ -67,13 +67,10 @@ do. To plan for one device alone, give --devices 1.`,
 	f.register(s, 1)
 	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {
-			if err := need(cmd.Flags(), "model"); err != nil {
-				return r, err
-			}
 			if size > 0 {
 				f.settings = append(f.settings, fmt.Sprint("size=", size))
 			}
-			if err := f.check(cmd.Flags()); err != nil {
+			if err := cmp.Or(need(cmd.Flags(), "model"), f.check(cmd.Flags())); err != nil {
 				return r, err
 			}
 			m, err := f.fitModel(nil)
@@ -169,13 +166,11 @@ state, and activations.`,
 		if (f.costs != nil) == (f.modelName != "") {
 			return r, badUsage("want one of --costs N,N,... and --model NAME")
 		}
-		if err := need(cmd.Flags(), "stages"); err != nil {
-			return r, err
-		}
-		if f.modelName != "" {
+		err = need(cmd.Flags(), "stages")
+		if err == nil && f.modelName != "" {
 			return f.cutModel(cmd)
 		}
-		if err := onlyFlags(cmd, "--costs", "costs", "stages"); err != nil {
+		if err = cmp.Or(err, onlyFlags(cmd, "--costs", "costs", "stages")); err != nil {
 			return r, err
 		}
 		counts, err := plan.Partition(f.costs, f.stages)
