@@ -10,7 +10,6 @@ import (
 // Kind is the number format of an Array.
 type Kind uint8
 
-// The number formats.
 const (
 	Float32 Kind = iota
 	Int64

@@ -109,7 +109,6 @@ func (i *Info) checkForm(samples Info) error {
 // Task is the kind of a set's targets.
 type Task string
 
-// The tasks.
 const (
 	Classification Task = "classification" // a class
 	Regression     Task = "regression"     // Float32 numbers

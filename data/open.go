@@ -332,8 +332,6 @@ func Set(name string, o *Options, assignments []string) error {
 	return nil
 }
 
-// Settings of several sets.
-
 func holdout(o *Options) arg.Setting {
 	return arg.Setting{Name: "holdout", Default: "0.1", Read: arg.Share(&o.Holdout)}
 }

@@ -28,7 +28,7 @@ type Config struct {
 	Eps         float64    // added to the denominator of Adam, AdamW and RMSprop; 0 means 1e-8
 	Alpha       float64    // averaging coefficient of RMSprop; 0 means 0.99
 	Centered    bool       // RMSprop divides by an estimate of the variance
-	Groups      []Group    // a parameter belongs to the first group with its name
+	Groups      []Group    // a parameter belongs to the first group whose pattern its name matches
 }
 
 // check returns an error for the first setting that is invalid or not of the optimizer. takes names the
@@ -78,7 +78,6 @@ type Group struct {
 	WeightDecay *float64 // nil means the Config's
 }
 
-// groupRule is the rule for the parameters of a group.
 type groupRule struct {
 	params string
 	scale  float64
@@ -102,6 +101,5 @@ func Slots(name string, config Config) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer o.Close()
 	return len(o.(*optimizer).rule.slots()), nil
 }

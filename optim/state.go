@@ -14,7 +14,6 @@ import (
 	"penstock.example/torch"
 )
 
-// rule is an update rule.
 type rule interface {
 	// slots names the tensors kept for each parameter. They have the parameter's shape and start at zero.
 	slots() []string
@@ -46,7 +45,6 @@ func free(state map[string]*paramState) {
 	}
 }
 
-// optimizer implements Optimizer with a rule.
 type optimizer struct {
 	rule   rule
 	groups []groupRule
@@ -140,7 +138,6 @@ type Update interface {
 // Need is the bytes that an update allocates: State stays, Scratch is freed after the update.
 type Need struct{ State, Scratch int64 }
 
-// prepared is an Update of an optimizer.
 type prepared struct {
 	o       *optimizer
 	c       *torch.Ctx

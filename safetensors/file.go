@@ -220,12 +220,19 @@ func checkTiling(spans []span, size int64) error {
 	return nil
 }
 
-// Tensors returns the tensors sorted by name, without data.
+// Tensors returns the tensors sorted by name. Their Load reads them from the file.
 func (f *File) Tensors() []Tensor {
 	tensors := make([]Tensor, len(f.spans))
 	for i, s := range f.spans {
 		tensors[i] = s.Tensor
 		tensors[i].Shape = slices.Clone(s.Shape)
+		tensors[i].Load = func(write func([]byte) error) error {
+			t, err := f.Read(s.Name)
+			if err != nil {
+				return err
+			}
+			return write(t.Data)
+		}
 	}
 	return tensors
 }

@@ -36,7 +36,6 @@ const (
 // DType is the number format of a tensor's elements.
 type DType string
 
-// The number formats.
 const (
 	F64  DType = "F64"
 	F32  DType = "F32"

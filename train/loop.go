@@ -436,8 +436,8 @@ func (l *Loop) placeBatch(b *pipe.Batch, batch data.Batch) (free func(), err err
 }
 
 // Validation is evaluated with the Loop's Loss at the end of each epoch, and when Steps ends the run
-// within an epoch. The best checkpoint has the lowest loss. Store keeps it if a checkpoint is saved in
-// OnEpoch and after Run.
+// within an epoch. The best checkpoint has the lowest loss. For Store to keep it, save a checkpoint
+// in OnEpoch and after Run.
 type Validation struct {
 	Set   data.Dataset // not trained on, such as a part of data.Split
 	Batch int          // samples run at once; 0 is the Loader's

@@ -264,16 +264,7 @@ func (c *Checkpoint) read(kind string, f func([]safetensors.Tensor) error) error
 			return err
 		}
 		defer file.Close() // it was only read
-		for _, t := range file.Tensors() {
-			t.Load = func(write func([]byte) error) error {
-				t, err := file.Read(t.Name)
-				if err != nil {
-					return err
-				}
-				return write(t.Data)
-			}
-			all = append(all, t)
-		}
+		all = append(all, file.Tensors()...)
 	}
 	return f(all)
 }
