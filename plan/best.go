@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -27,6 +28,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, plans: p.options.plans(),
 		found: found{step: known, bound: p.floor()}}
 	f.value = f.stepOf
+	f.least = func(c cut) int64 { return p.simulate(c, p.leastTimes(c)) }
 	if known == none {
 		f.step = math.MaxInt64
 	}
@@ -48,6 +50,7 @@ func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 			light := &finder{p: p, ctx: ctx, plans: min(f.plans, max(100, f.plans/4)),
 				found: found{step: math.MaxInt64, bound: wholeLimit}}
 			light.value = func(c cut) (int64, error) { return p.share(ctx, c, light.step-1) }
+			light.least = p.leastShare
 			triedAll := light.find(starts[len(starts)-1:])
 			if light.err != nil || light.step > wholeLimit {
 				if triedAll {
@@ -104,6 +107,7 @@ type finder struct {
 	rival int64
 	plans int                        // the most devices that are planned
 	value func(c cut) (int64, error) // of a cut; the search minimizes it, as found.step
+	least func(c cut) int64          // a lower bound of value, for which no device is planned
 	err   error
 }
 
@@ -142,31 +146,70 @@ func (f *finder) climb(c cut) {
 	if c == nil {
 		return
 	}
-	step, stages := f.try(c), f.p.stages()
-	for far := max(1, f.p.units/stages/2); far > 0; far /= 2 {
-		for again := true; again; {
-			again = false
-			for width := range stages - 1 {
-				for s := 1; s+width < stages; s++ {
-					for _, by := range []int{far, -far} {
-						next := slices.Clone(c)
-						for k := range width + 1 {
-							next[s+k] += by
-						}
-						if next[s] <= next[s-1] || next[s+width] >= next[s+width+1] {
-							continue
-						}
-						if f.exhausted() {
-							return
-						}
-						if took := f.try(next); took < step {
-							c, step, again = next, took, true
-						}
-					}
+	step, moves := f.try(c), f.p.moves()
+	for again := true; again; {
+		again = false
+		sorted := f.sort(moves, c)
+		for _, m := range moves {
+			next := m.apply(c)
+			if next == nil {
+				continue
+			}
+			if f.exhausted() {
+				return
+			}
+			if took := f.try(next); took < step {
+				c, step, again = next, took, true
+				if sorted {
+					break
 				}
 			}
 		}
 	}
+}
+
+// move moves units over the borders before stages from first to last, backward if units is below 0.
+type move struct{ first, last, units int }
+
+// moves lists the moves of a climb, those of most units first.
+func (p *space) moves() (list []move) {
+	stages := p.stages()
+	for far := max(1, p.units/stages/2); far > 0; far /= 2 {
+		for width := range stages - 1 {
+			for s := 1; s+width < stages; s++ {
+				list = append(list, move{s, s + width, far}, move{s, s + width, -far})
+			}
+		}
+	}
+	return list
+}
+
+// apply returns a cut after a move; nil if a stage would have no units.
+func (m move) apply(c cut) cut {
+	c = slices.Clone(c)
+	for s := m.first; s <= m.last; s++ {
+		c[s] += m.units
+	}
+	if c[m.first] <= c[m.first-1] || c[m.last] >= c[m.last+1] {
+		return nil
+	}
+	return c
+}
+
+// sort sorts moves of a cut by the lower bound of what they lead to, if devices are planned and there
+// are not too many. So the few devices that may be planned are those of the likeliest cuts.
+func (f *finder) sort(moves []move, c cut) bool {
+	if !f.p.limited || len(moves)*f.p.simulation.Actions() > 1_000_000 {
+		return false
+	}
+	bounds := map[move]int64{}
+	for _, m := range moves {
+		if next := m.apply(c); next != nil {
+			bounds[m] = f.least(next)
+		}
+	}
+	slices.SortStableFunc(moves, func(a, b move) int { return cmp.Compare(bounds[a], bounds[b]) })
+	return true
 }
 
 // every tries all cuts that begin with c.

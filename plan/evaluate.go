@@ -197,23 +197,41 @@ func (p *space) links(c cut) schedule.Links {
 const wholeLimit = 1 << 20
 
 // share returns the greatest share of its limit that a device of a cut needs, in units of 1/wholeLimit.
-// It does not depend on times. Devices are planned until the share exceeds most. With a most of 0 none is
-// planned, and the share is a lower bound.
+// It does not depend on times. Devices are planned until the share exceeds most.
 func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err error) {
-	note := func(w int, bytes int64) {
-		if limit := p.workers[w].bytes; limit > 0 {
-			share = max(share, int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none)))
-		}
-	}
-	for w := range p.workers {
-		note(w, p.leastBytes(w, c))
-	}
+	share = p.leastShare(c)
 	for w := 0; w < len(p.workers) && share <= most && err == nil; w++ {
 		var least int64
 		least, err = p.leastLimit(ctx, w, c)
-		note(w, least)
+		share = max(share, p.shareOf(w, least))
 	}
 	return share, err
+}
+
+// leastShare returns a lower bound of [space.share], for which no device is planned.
+func (p *space) leastShare(c cut) (share int64) {
+	for w := range p.workers {
+		share = max(share, p.shareOf(w, p.leastBytes(w, c)))
+	}
+	return share
+}
+
+func (p *space) shareOf(w int, bytes int64) int64 {
+	limit := p.workers[w].bytes
+	if limit == 0 {
+		return 0
+	}
+	return int64(min(math.Ceil(float64(bytes)/float64(limit)*wholeLimit), none))
+}
+
+// leastTimes returns the least times of a cut's stages, whatever is recomputed.
+func (p *space) leastTimes(c cut) []stageTimes {
+	times := p.plainTimes(c)
+	for s := range times {
+		least := p.forwards(p.workers[p.workerOf[s]].class)
+		times[s].forward = least[c[s+1]] - least[c[s]]
+	}
+	return times
 }
 
 // evaluate returns the step of a cut, with recomputations under limits. If the step is not less than
@@ -221,19 +239,16 @@ func (p *space) share(ctx context.Context, c cut, most int64) (share int64, err 
 // It plans one worker after the other, and stops once the step cannot be less than below.
 func (p *space) evaluate(ctx context.Context, c cut, below int64) (int64, error) {
 	p.work += p.simulation.Actions()
-	times, least := p.plainTimes(c), p.forwards(p.fastest[p.stages()-1])
-	if !p.limited {
-		return p.simulate(c, times), nil
-	}
-	for s := range times {
-		times[s].forward = min(times[s].forward, least[c[s+1]]-least[c[s]])
-	}
+	times := p.leastTimes(c)
 	simulation, step := p.simulation, p.simulate(c, times)
+	if !p.limited {
+		return step, nil
+	}
 	if below < none && step >= below { // whatever is recomputed
 		return math.MaxInt64, nil
 	}
-	if share, err := p.share(ctx, c, 0); err != nil || share > wholeLimit {
-		return none + share, err
+	if share := p.leastShare(c); share > wholeLimit {
+		return none + share, nil
 	}
 	for _, w := range p.knownFirst(c) {
 		one, err := p.planDevice(ctx, w, c)

@@ -160,7 +160,7 @@ func (w *walker) descend(ctx context.Context, enough int64) error {
 		if w.peak >= least {
 			continue
 		}
-		w.raise(w.peak)
+		w.speedUp(w.peak)
 		w.save()
 		w.relieve(least)
 		least = w.peak
@@ -187,8 +187,8 @@ func (w *walker) cheapest() (best, to int) {
 	return best, to
 }
 
-// relieve saves states with peaks from the present one's to below another. At each rung of a fixed
-// ladder, items of the present state get faster points as far as the rung permits.
+// relieve saves faster states with peaks between the present one and another. For each rung of a fixed
+// ladder of peaks, items of the present state get faster points as far as the rung permits.
 func (w *walker) relieve(above int64) {
 	points := make([]int, len(w.items))
 	for i := range w.items {
@@ -197,7 +197,7 @@ func (w *walker) relieve(above int64) {
 	peak := w.peak
 	for rung := math.Ceil(math.Log2(float64(peak)) * rungs); ; rung++ {
 		limit := min(int64(math.Exp2(rung/rungs)), above-1)
-		if w.raise(limit) {
+		if w.speedUp(limit) {
 			w.save()
 			for i, point := range points {
 				if w.items[i].at != point {
@@ -214,9 +214,10 @@ func (w *walker) relieve(above int64) {
 // rungs is the number of rungs of the ladder from a number of bytes to twice the number.
 const rungs = 128
 
-// raise gives items faster points if the peak stays within a limit. It reports whether it could.
-func (w *walker) raise(limit int64) (raised bool) {
-	for i := range w.items {
+// speedUp gives items faster points if the peak stays within a limit, the last micro-batches first. It
+// reports whether it could.
+func (w *walker) speedUp(limit int64) (could bool) {
+	for i := len(w.items) - 1; i >= 0; i-- {
 		it := &w.items[i]
 		now := it.curve.points[it.at]
 		if now.Time == 0 {
@@ -241,7 +242,7 @@ func (w *walker) raise(limit int64) (raised bool) {
 			}
 			was := it.at
 			if w.set(i, k); w.peak <= limit {
-				raised = true
+				could = true
 				break
 			}
 			if w.set(i, was); tries == 1 {
@@ -250,7 +251,7 @@ func (w *walker) raise(limit int64) (raised bool) {
 			tries--
 		}
 	}
-	return raised
+	return could
 }
 
 // best returns the plan with the shortest step over several programs. If no program has a plan, short

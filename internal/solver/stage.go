@@ -62,7 +62,7 @@ const (
 )
 
 // distances is the number of differences of Backward and Held that a curve tries.
-const distances = 24
+const distances = 16
 
 // Curve returns plans by ascending time, of which none beats another in bytes and time. The first
 // recomputes nothing. Each of several differences of Backward and Held has a front of plans. The curve
@@ -75,7 +75,7 @@ func (s *Stage) Curve(most int) []MicroBatch {
 		return list
 	}
 	all := list[0]
-	least := max(all.Backward-all.Held, all.Backward/256, 1)
+	least := max(all.Backward-all.Held, all.Backward/64, 1)
 	for k := range distances + 1 {
 		d := int64(0)
 		if k > 0 {
