@@ -115,7 +115,7 @@ func (m *madeUp) Fill(b *data.Batch, indices []int) error {
 // Balance is a model cut by measured times.
 type Balance struct {
 	Counts []int            // layers of each stage
-	Times  []plan.StageTime // expected time of each stage for a micro-batch; nil with a limit
+	Times  []plan.StageTime // expected time of each stage for a micro-batch; nil if it keeps a limit
 	// Lighter has the cuts to try if steps with Counts exceed the limit. The first is the cut that
 	// needs the fewest bytes by the measurement. All cuts of a small model follow. Nil without a
 	// limit.
@@ -127,7 +127,7 @@ type Balance struct {
 // BalanceByTime cuts a model into a stage for each policy. The slowest stage is as fast as any cut
 // can make it, including transfers and recomputation. The cut does not change the trained weights.
 // The model need not be materialised. If all policies are Optimal, the cut also keeps
-// MeasureConfig.Plan's limit; if no cut does, Counts is the first of Lighter.
+// MeasureConfig.Plan's limit, if the measurement finds such a cut.
 func BalanceByTime(ctx context.Context, model *nn.Sequential, set data.Dataset, policies []pipe.Checkpoint,
 	config MeasureConfig) (out Balance, err error) {
 	if err := arg.Between("train", "Stages", len(policies), 1, len(model.Layers())); err != nil {
@@ -179,7 +179,6 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	}
 	if lightest.Lightest != nil { // otherwise the units are fewer than the stages
 		b.Lighter = [][]int{layers(lightest.Lightest)}
-		b.Counts, b.Times = b.Lighter[0], nil
 	}
 	if found.Best != nil {
 		b.Counts, b.Times = layers(found.Best.Balance), nil
