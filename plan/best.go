@@ -193,8 +193,8 @@ func (m move) apply(c cut) cut {
 	return c
 }
 
-// sort sorts moves of a cut by the lower bound of what they lead to, if devices are planned and there
-// are not too many. So the few devices that may be planned are those of the likeliest cuts.
+// sort sorts the moves of a cut under limits, so that the first ones lead to the likeliest cuts. It reports
+// false, and changes nothing, if the bounds of so many cuts take too long.
 func (f *finder) sort(moves []move, c cut) bool {
 	if !f.p.limited || len(moves)*f.p.simulation.Actions() > 1_000_000 {
 		return false
