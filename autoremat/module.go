@@ -128,15 +128,14 @@ func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error
 			made, err = tight, nil
 		}
 	}
-	switch {
-	case err != nil && short != nil:
-		return nil, fmt.Errorf("autoremat: use a limit of at least %d bytes, or smaller batches: %w",
+	if err != nil && short != nil {
+		err = fmt.Errorf("autoremat: use a limit of at least %d bytes, or smaller batches: %w",
 			short.Least(), err)
-	case err != nil:
-		return nil, err
 	}
-	m.plan = made
-	return p, nil
+	if err == nil {
+		m.plan = made
+	}
+	return p, err
 }
 
 // pipeFor returns the pipe with the settings of a context.

@@ -106,7 +106,7 @@ func (n *node) Backward(c *torch.Ctx, a *engine.Arrival) {
 	for i, k := range n.out {
 		grads[i], a.Grads[k] = a.Grads[k], nil // a repeated element has its gradient at the first place
 	}
-	restore := engine.HideGrads(c, n.shared)
+	restore := engine.HideGrads(c, n.shared...)
 	defer func() {
 		for i, t := range n.shared { // the graph sums them with the gradients of uses outside
 			a.InputGrads[len(n.inputs)+i] = c.GradOf(t)

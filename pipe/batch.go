@@ -104,6 +104,13 @@ func (r rows) part(c *torch.Ctx, v Value) *torch.Tensor {
 	return c.Narrow(v.Tensor, 0, r.start, r.length)
 }
 
+func (r rows) views(c *torch.Ctx, values []Value) (out []*torch.Tensor) {
+	for _, v := range values {
+		out = append(out, r.part(c, v))
+	}
+	return out
+}
+
 type rows struct{ start, length int64 }
 
 // split cuts n rows evenly into min(chunks, n) micro-batches, longer ones first, and 0 rows into one.

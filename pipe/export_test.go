@@ -87,7 +87,7 @@ func (p *Pipe) Program(microBatches int) (*schedule.Program, error) {
 	if last := p.Plan(); last != nil && last.Program.MicroBatches == microBatches {
 		return last.Program, nil
 	}
-	found, err := p.unmeasuredPlan(microBatches)
+	found, err := p.unmeasuredPlan(microBatches, false)
 	if err != nil {
 		return nil, err
 	}

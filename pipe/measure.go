@@ -50,9 +50,8 @@ func (r *run) measureOn(ctx context.Context, kind torch.Kind) (chains []profile.
 		here := torch.NewCtx(torch.Options{Device: device})
 		defer here.Close()
 		part := func(values []Value, microBatch int) (list []*torch.Tensor) {
-			for _, v := range values {
-				t := c.Detach(r.parts[microBatch].part(c, v))
-				if !t.On(device) {
+			for _, t := range r.parts[microBatch].views(c, values) {
+				if t = c.Detach(t); !t.On(device) {
 					t = here.CopyHere(t)
 				}
 				list = append(list, t)

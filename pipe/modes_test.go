@@ -141,8 +141,22 @@ func TestScaledTrainingIsTheSame(t *testing.T) {
 	}
 }
 
+// ending is a context that ends after its first Err.
+type ending struct {
+	context.Context
+	asked bool
+}
+
+func (e *ending) Err() error {
+	if e.asked {
+		return context.Canceled
+	}
+	e.asked = true
+	return nil
+}
+
 // Gradients that are not finite leave the model as it is and are gone, and the scale is halved. At
-// the lowest scale that is an error.
+// the lowest scale that is an error. A context that ends within the update changes nothing.
 func TestScalerSkips(t *testing.T) {
 	torchtest.Check(t)
 	model := small()
@@ -160,7 +174,7 @@ func TestScalerSkips(t *testing.T) {
 		b := q.batch(c, p.Stages(), 0)
 		b.LossScale = s.Factor()
 		must.Get(p.Step(context.Background(), b, squares{}))(t)
-		_, updated, err := p.UpdateScaled(context.Background(), o, s, 0)
+		_, updated, err := p.UpdateScaled(&ending{Context: context.Background()}, o, s, 0)
 		if updated || errors.Is(err, optim.ErrNeverFinite) != (scale == 1) || (err != nil) != (scale == 1) {
 			t.Errorf("scale %v: updated %v, %v", scale, updated, err)
 		}

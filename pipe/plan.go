@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,7 @@ func (r *run) findPlan(ctx context.Context) (err error) {
 	case p.optimal():
 		r.plan, err = r.optimalPlan(ctx)
 	default:
-		r.plan, err = p.unmeasuredPlan(len(r.parts))
+		r.plan, err = p.unmeasuredPlan(len(r.parts), r.loss != nil)
 	}
 	if err != nil {
 		return err
@@ -71,8 +72,8 @@ func (r *run) configPlan() (*prepared, error) {
 
 // unmeasuredPlan returns a plan without costs. Stages with the policy Optimal recompute nothing.
 // Their senders wait for receivers, as no memory is planned for parcels that wait.
-func (p *Pipe) unmeasuredPlan(microBatches int) (*prepared, error) {
-	return p.plans.find(fmt.Sprint("counts ", microBatches), func() (*prepared, error) {
+func (p *Pipe) unmeasuredPlan(microBatches int, loss bool) (*prepared, error) {
+	return p.plans.find(fmt.Sprint("unmeasured ", microBatches, loss), func() (*prepared, error) {
 		problem := p.unmeasuredProblem(microBatches)
 		problem.Meet = p.optimal()
 		for i := range problem.Stages {
@@ -84,7 +85,7 @@ func (p *Pipe) unmeasuredPlan(microBatches int) (*prepared, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pipe: %w", err)
 		}
-		return p.prepare(found, false, false)
+		return p.prepare(found, loss, false)
 	})
 }
 
@@ -195,10 +196,7 @@ func (r *run) solve(ctx context.Context, old *prepared) (*prepared, error) {
 // batchKey is all that a measurement depends on: the sizes of the micro-batches, and the loss.
 func (r *run) batchKey() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %T", len(r.parts), r.loss)
-	if r.loss != nil {
-		fmt.Fprintf(&b, "%#v", r.loss)
-	}
+	fmt.Fprintf(&b, "%d %T %#v", len(r.parts), r.loss, r.loss)
 	for _, list := range [][]Value{r.batch.Input, r.batch.Target} {
 		b.WriteByte(';')
 		for _, v := range list {
@@ -230,7 +228,7 @@ type plans struct {
 type prepared struct {
 	plan       *plan.Plan
 	memory     string                             // available for the plan, with the policy Optimal
-	segments   []*segment.Segment                 // by stage; nil for one unit
+	segments   []*segment.Segment                 // by stage
 	operations [][]operations                     // by stage, by micro-batch
 	programs   map[schedule.Phase]func() *program // made on first use
 }
@@ -271,21 +269,27 @@ func (p *Pipe) prepare(given *plan.Plan, loss, inputGrad bool) (*prepared, error
 			list = append(list, w)
 		}
 		out.operations = append(out.operations, list)
-		rest := p.stages[i].Layers // without the prologue, below
-		if s.Units == nil {
+		stage, measured := p.stages[i], s.Units != nil
+		cfg := segment.Config{Layers: p.layers, Routes: p.routes, First: stage.first,
+			Last: stage.first + len(stage.Layers), Units: s.Units, Hold: !measured,
+			InputGrad: inputGrad && measured}
+		if loss && i == len(p.stages)-1 { // the loss is the last layer
+			cfg.Layers, cfg.Last = append(slices.Clone(p.layers), nn.LossLayer()), cfg.Last+1
+		}
+		var err error
+		if out.segments[i], err = segment.New(cfg); err != nil {
+			return nil, err
+		}
+		if !measured {
 			trains = true
 			continue
 		}
+		rest := stage.Layers // after the prologue
 		for _, n := range s.Units[:s.Prologue] {
 			rest = rest[min(n, len(rest)):]
 		}
 		isolated := s.Prologue > 0 && len(p.routes) == 0 // no gradient goes back from here
 		trains = trains && !isolated || segment.FirstTrained(rest) < len(rest)
-		var err error
-		if out.segments[i], err = p.segment(p.stages[i], loss && i == len(p.stages)-1,
-			segment.Config{Units: s.Units, InputGrad: inputGrad}); err != nil {
-			return nil, err
-		}
 	}
 	if !trains {
 		return nil, fmt.Errorf("pipe: %w", errNoGradient)

@@ -695,10 +695,10 @@ func TestMishapInOneOfSeveralProcesses(t *testing.T) {
 			rapid.IntRange(0, 2).Draw(rt, "replicas") == 0
 		run := func(g *group.Group) (happened bool, err error) {
 			cfg := d.config()
-			if replicas { // each process is one, with devices of its own
+			if replicas { // each process is one, with devices of its own: an order has at most 12
 				cfg.Replicas = processes
 				for i := range cfg.Devices {
-					cfg.Devices[i].Index += 8 * g.Rank()
+					cfg.Devices[i].Index += 100 + 12*g.Rank()
 				}
 			}
 			err = q.on(g, cfg, func(m process) error { happened, err = h.trouble(m); return err })

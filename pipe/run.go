@@ -223,7 +223,8 @@ func (run *Run) checkGrads(c *torch.Ctx, grads []*torch.Tensor) ([]*torch.Tensor
 	}
 	given := countOf(grads, func(g *torch.Tensor) bool { return g != nil })
 	if n := len(run.r.outputs); len(grads) != n || given == 0 {
-		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads, n)
+		return nil, fmt.Errorf("pipe: gradients %v for %d outputs; run a backward of the loss first", grads,
+			n)
 	}
 	return grads, nil
 }
@@ -275,7 +276,7 @@ func (p *Pipe) Infer(ctx context.Context, b Batch) (result Result, err error) {
 		return Result{}, err
 	}
 	defer r.free()
-	plan, err := p.unmeasuredPlan(len(r.parts))
+	plan, err := p.unmeasuredPlan(len(r.parts), false)
 	if err != nil {
 		return Result{}, err
 	}

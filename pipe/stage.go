@@ -21,11 +21,10 @@ type Stage struct {
 	worker int
 	state  []nn.NamedParam // see State
 
-	oneUnit, oneUnitWithLoss *segment.Segment // the latter on the last stage
-	skips                    []stageSkip
-	leaving, entering        int // number of skips that are stashed here, and received
-	ties                     []tie
-	buffers, trained         []nn.NamedParam // that live here
+	skips             []stageSkip
+	leaving, entering int // number of skips that are stashed here, and received
+	ties              []tie
+	buffers, trained  []nn.NamedParam // that live here
 }
 
 // State lists the parameters and buffers that live on the stage, with their names in the model. A
@@ -63,41 +62,27 @@ func (p *Pipe) cut() error {
 	}
 	connect(p.stages, p.routes)
 	p.modes = nn.Modes(p.model)
-	return p.updateStages()
+	p.updateStages()
+	return nil
 }
 
 // updateStages finds the trained parameters of the stages, and the first trained layer.
-func (p *Pipe) updateStages() error {
+func (p *Pipe) updateStages() {
 	p.firstTrained = segment.FirstTrained(p.layers)
-	var err error
 	for _, s := range p.stages {
 		s.trained = s.Params()
 		s.buffers = slices.DeleteFunc(s.State(), func(q nn.NamedParam) bool { return !q.IsBuffer() })
-		if s.oneUnit, err = p.segment(s, false, segment.Config{Hold: true}); err != nil {
-			return err
-		}
 	}
-	p.last().oneUnitWithLoss, err = p.segment(p.last(), true, segment.Config{Hold: true})
-	return err
-}
-
-// segment cuts a stage into the units of cfg. With loss it is the last layer of the last unit.
-func (p *Pipe) segment(s *Stage, loss bool, cfg segment.Config) (*segment.Segment, error) {
-	cfg.Layers, cfg.Routes, cfg.First, cfg.Last = p.layers, p.routes, s.first, s.first+len(s.Layers)
-	if loss {
-		cfg.Layers, cfg.Last = append(slices.Clone(p.layers), nn.LossLayer()), cfg.Last+1
-	}
-	return segment.New(cfg)
 }
 
 // updateModes updates the stages and forgets plans and measurements, if parts of the model were
 // frozen, unfrozen or set to evaluation since the last run.
-func (p *Pipe) updateModes() error {
+func (p *Pipe) updateModes() {
 	p.modesMu.Lock()
 	defer p.modesMu.Unlock()
 	was := p.modes
 	if p.modes = nn.Modes(p.model); slices.Equal(was, p.modes) {
-		return nil
+		return
 	}
 	for _, s := range p.stages {
 		for _, t := range s.ties {
@@ -110,7 +95,7 @@ func (p *Pipe) updateModes() error {
 	}
 	p.plans.forget()
 	p.cfg.Profile = nil
-	return p.updateStages()
+	p.updateStages()
 }
 
 func (p *Pipe) last() *Stage { return p.stages[len(p.stages)-1] }

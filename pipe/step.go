@@ -27,24 +27,22 @@ type run struct {
 	inputGrad  bool            // an input wants its gradient
 	inputGrads []*torch.Tensor // of a batch within a layer, after its backward
 	loss       nn.Loss
-	weights    []float64       // by micro-batch: nn.LossWeight
-	weight     float64         // of all micro-batches, replicas and batches of the update
-	grads      []*torch.Tensor // by output, or nil: the gradients for a backward without a loss
-	outputs    []*torch.Tensor // gathered, kept
-	joined     [][]rows        // by output, by micro-batch: rows of the whole output
-	parts      []rows          // by micro-batch of this replica
-	firstIndex int             // number of micro-batches of the update in earlier batches and replicas
-	total      int64           // rows of the whole batch
-	plan       *prepared       // nil without a backward
-	available  []available     // by stage, for the policy Optimal
-	states     [][]microBatch  // [stage][micro-batch]
-	localLink  link.Link       // between stages of this process
-	remoteLink link.Link       // to and from stages of other processes; nil without a group
-	deferred   []*nn.Deferred  // by stage, or nil
-
-	// The last stage's worker owns these.
-	targets  [][]*torch.Tensor // by micro-batch: views that the first forward makes
-	lossType torch.DType
+	targets    [][]*torch.Tensor // by micro-batch
+	weights    []float64         // by micro-batch: nn.LossWeight
+	weight     float64           // of all micro-batches, replicas and batches of the update
+	grads      []*torch.Tensor   // by output, or nil: the gradients for a backward without a loss
+	outputs    []*torch.Tensor   // gathered, kept
+	joined     [][]rows          // by output, by micro-batch: rows of the whole output
+	parts      []rows            // by micro-batch of this replica
+	firstIndex int               // number of micro-batches of the update in earlier batches and replicas
+	total      int64             // rows of the whole batch
+	plan       *prepared         // nil without a backward
+	available  []available       // by stage, for the policy Optimal
+	states     [][]microBatch    // [stage][micro-batch]
+	localLink  link.Link         // between stages of this process
+	remoteLink link.Link         // to and from stages of other processes; nil without a group
+	deferred   []*nn.Deferred    // by stage, or nil
+	lossType   torch.DType       // after a forward; the last stage's worker owns it
 
 	*pass // the current one
 }
@@ -56,9 +54,7 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			return nil, err
 		}
 	}
-	if err := p.updateModes(); err != nil {
-		return nil, err
-	}
+	p.updateModes()
 	total, err := countRows("input", b.Input, b.Within != nil && len(b.Input) > 0, p.stages[0])
 	switch {
 	case err != nil:
@@ -89,7 +85,6 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 			}
 		}
 	}
-	r.targets = make([][]*torch.Tensor, len(r.parts))
 	if p.cfg.DeferredBatchNorm && training {
 		for range p.stages {
 			r.deferred = append(r.deferred, new(nn.Deferred))
@@ -145,15 +140,9 @@ func (r *run) open(plan *prepared) {
 	if r.localLink != nil {
 		return
 	}
-	for stage, s := range r.p.stages {
-		of := plan.segments[stage]
-		if of == nil {
-			if of = s.oneUnit; r.loss != nil && r.last(stage) {
-				of = s.oneUnitWithLoss
-			}
-		}
+	for stage, cut := range plan.segments {
 		for i := range r.states[stage] {
-			r.states[stage][i].execution.Begin(of, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
+			r.states[stage][i].execution.Begin(cut, func(c *torch.Ctx, run segment.Run) *nn.Ctx {
 				return r.context(c, stage, i, run)
 			})
 		}
@@ -175,18 +164,18 @@ func (r *run) setLoss(loss nn.Loss) error {
 	}
 	c := torch.NewCtx(torch.Options{Device: r.p.last().Device})
 	defer c.Close()
-	weigh := func(part rows) float64 {
-		var targets []*torch.Tensor
-		for _, v := range r.batch.Target {
-			targets = append(targets, part.part(c, v))
-		}
-		return nn.LossWeight(c, loss, part.length, targets)
-	}
+	c.SetGrad(false)
 	return torch.Try(func() {
 		for _, part := range r.parts {
-			r.weights = append(r.weights, weigh(part))
+			targets := part.views(c, r.batch.Target)
+			for _, t := range targets {
+				c.Keep(t)
+			}
+			r.targets = append(r.targets, targets)
+			r.weights = append(r.weights, nn.LossWeight(c, loss, part.length, targets))
 		}
-		r.weight = cmp.Or(r.batch.TotalWeight, weigh(rows{0, r.total}))
+		all := rows{0, r.total}.views(c, r.batch.Target)
+		r.weight = cmp.Or(r.batch.TotalWeight, nn.LossWeight(c, loss, r.total, all))
 	})
 }
 
@@ -199,12 +188,8 @@ func (r *run) operations(stage, microBatch int) operations {
 
 // free frees everything but the outputs.
 func (r *run) free() {
-	for i := range r.parts {
-		torch.FreeAll(r.targets[i])
-		r.targets[i] = nil
-	}
-	torch.FreeAll(r.inputGrads)
-	r.inputGrads = nil
+	torch.FreeAll(slices.Concat(append(r.targets, r.inputGrads)...))
+	r.targets, r.inputGrads = nil, nil
 	for s := range r.states {
 		for i := range r.states[s] {
 			r.states[s][i].free()
@@ -308,7 +293,7 @@ func (r *run) context(c *torch.Ctx, stage, microBatch int, run segment.Run) *nn.
 		cfg.Deferred = r.deferred[stage]
 	}
 	if r.loss != nil && r.last(stage) {
-		cfg.Loss, cfg.Target = r.loss, r.targetsOf(c, microBatch)
+		cfg.Loss, cfg.Target = r.loss, r.targets[microBatch]
 	}
 	return nn.NewCtx(c, cfg)
 }
@@ -327,17 +312,6 @@ func (r *run) viewBatch(c *torch.Ctx, microBatch int) {
 		in.Wants[i] = r.inputGrad && v.Tensor.RequiresGrad()
 	}
 	r.states[0][microBatch].in = in
-}
-
-// targetsOf returns views of a micro-batch's rows of the targets.
-func (r *run) targetsOf(c *torch.Ctx, microBatch int) []*torch.Tensor {
-	list := &r.targets[microBatch]
-	if *list == nil {
-		for _, v := range r.batch.Target {
-			*list = append(*list, c.Keep(r.parts[microBatch].part(c, v)))
-		}
-	}
-	return *list
 }
 
 // remember copies a worker's buffers, and notes which gradients exist. undo restores the buffers

@@ -171,7 +171,8 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 	return norm, failed // all processes know
 }
 
-func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.SquaredNorm, failed error) ([]gradnorm.SquaredNorm, error) {
+func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.SquaredNorm, failed error) (
+	out []gradnorm.SquaredNorm, err error) {
 	mine := map[string]uint64{} // JSON has no word for NaN
 	for _, n := range own {
 		mine[n.Name] = math.Float64bits(n.Squared)
@@ -180,7 +181,6 @@ func (p *Pipe) meetNorms(ctx context.Context, own []gradnorm.SquaredNorm, failed
 	if err != nil {
 		return nil, err
 	}
-	var out []gradnorm.SquaredNorm
 	for _, part := range ofReplica(p.cfg, all) { // the replicas have the same
 		for name, bits := range part {
 			out = append(out, gradnorm.SquaredNorm{Name: name, Squared: math.Float64frombits(bits)})

@@ -17,7 +17,7 @@ type blocks struct {
 }
 
 // note numbers the blocks of the elements at a boundary, next to the boundary noted last. Absent
-// elements are nil, and have no number, and neither has the memory of weights.
+// elements (nil) and the memory of weights have no number.
 func (b *blocks) note(boundary int, elements, weights []*torch.Tensor) {
 	blocks, now, numbers := map[uintptr]int{}, map[uintptr]int{}, make([]int, len(elements))
 	for _, t := range weights {
@@ -38,7 +38,7 @@ func (b *blocks) note(boundary int, elements, weights []*torch.Tensor) {
 	b.At[boundary], b.known = numbers, now
 }
 
-// fresh returns the bytes at a boundary that are not at another one.
+// fresh returns the bytes at a boundary that are not at the boundary before.
 func (b *blocks) fresh(boundary, before int) (bytes int64) {
 	list := slices.Clone(b.At[boundary])
 	return b.bytesOf(slices.DeleteFunc(list, func(k int) bool { return slices.Contains(b.At[before], k) }))

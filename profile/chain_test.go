@@ -31,11 +31,11 @@ func chainOf(t *testing.T, d torch.Device, model *nn.Sequential, sample ...*torc
 
 // begun begins an execution of a model's units with a kept input, and runs the prologue.
 func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain,
-	x *torch.Tensor) (s *segment.Segment, e *segment.Execution) {
+	x *torch.Tensor) (e *segment.Execution) {
 	t.Helper()
 	routes := must.Get(model.SkipRoutes())(t)
 	layers := model.Layers()
-	s = must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers),
+	s := must.Get(segment.New(segment.Config{Layers: layers, Routes: routes, Last: len(layers),
 		Units: chain.Units}))(t)
 	e = &segment.Execution{}
 	e.Begin(s, training)
@@ -43,7 +43,7 @@ func begun(t *testing.T, c *torch.Ctx, model *nn.Sequential, chain profile.Chain
 	for i := range chain.Prologue {
 		e.Do(c, remat.Op{Kind: remat.Forward, Layer: i})
 	}
-	return s, e
+	return e
 }
 
 // executed runs operations on a model from an input of its own, with ones for gradients of the
@@ -54,7 +54,7 @@ func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.
 	c := torch.NewCtx(torch.Options{Device: d})
 	defer c.Close()
 	before := d.Memory().Live
-	s, e := begun(t, c, model, chain, c.Keep(c.CopyHere(sample)))
+	e := begun(t, c, model, chain, c.Keep(c.CopyHere(sample)))
 	defer e.Free()
 	for _, op := range ops {
 		op.Layer += chain.Prologue
@@ -63,7 +63,7 @@ func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.
 		if op.Kind == remat.LossStep {
 			xs, _, saved := e.Output()
 			if !saved {
-				xs, _ = e.Take(s.Units())
+				xs, _ = e.Take(e.Units())
 			}
 			var grads []*torch.Tensor
 			for _, x := range xs {
@@ -72,7 +72,7 @@ func executed(t *testing.T, d torch.Device, model *nn.Sequential, chain profile.
 			if !saved {
 				torch.FreeAll(xs)
 			}
-			e.GiveGrads(s.Units(), grads, nil)
+			e.GiveGrads(e.Units(), grads, nil)
 		}
 		peaks = append(peaks, c.Device().Memory().Peak-before)
 		c.Release(0)

@@ -63,10 +63,10 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	c.Release(0)
 	defer nn.ZeroGrads(m)
 	before := c.Device().Memory().Live
-	s, e := begun(t, c, m, chain, c.Keep(c.Share(x)))
+	e := begun(t, c, m, chain, c.Keep(c.Share(x)))
 	defer e.Free()
 	e.Defer = true
-	for i := chain.Prologue; i < s.Units(); i++ {
+	for i := chain.Prologue; i < e.Units(); i++ {
 		e.Do(c, remat.Op{Kind: remat.ForwardSave, Layer: i})
 	}
 	e.Do(c, remat.Op{Kind: remat.LossStep})
@@ -75,8 +75,8 @@ func heldAfterFirstParts(t *testing.T, m *nn.Sequential, chain profile.Chain, x 
 	for _, y := range ys {
 		grads = append(grads, c.Keep(c.Op("aten::ones_like", y)))
 	}
-	e.GiveGrads(s.Units(), grads, nil)
-	for i := s.Units() - 1; i >= chain.Prologue; i-- {
+	e.GiveGrads(e.Units(), grads, nil)
+	for i := e.Units() - 1; i >= chain.Prologue; i-- {
 		e.Do(c, remat.Op{Kind: remat.Backward, Layer: i})
 	}
 	xs, _ := e.TakeGrads(chain.Prologue)

@@ -54,8 +54,8 @@ type Config struct {
 	// Workers is the device of each stage, as a number. Between stages on one device nothing is
 	// copied. Nil is a device for each.
 	Workers []int
-	// MicroBatches is the number of micro-batches of a step. With 1 a backward finds its forward's
-	// memory in the caches. 0 is any greater number.
+	// MicroBatches is the number of micro-batches of a step. Only 1 matters: a backward then finds
+	// its forward's memory in the caches.
 	MicroBatches int
 	Loss         nn.Loss         // follows the last layer; nil is none
 	Target       []*torch.Tensor // of the sample

@@ -3,6 +3,7 @@ package profile
 import (
 	"slices"
 
+	"penstock.example/internal/engine"
 	"penstock.example/nn"
 	"penstock.example/torch"
 )
@@ -38,10 +39,7 @@ func (p *prober) ready(l nn.NamedLayer) {
 	nn.Materialise(p.c, missing, p.Seed)
 	for _, s := range l.State() {
 		if s.Trainable() {
-			t := s.Tensor()
-			grad := p.c.GradOf(t)
-			t.SetGradOf(nil)
-			p.undo = append(p.undo, func() { t.SetGradOf(grad) })
+			p.undo = append(p.undo, engine.HideGrads(p.c, s.Tensor()))
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 // Timing says how far the times of a profile can be trusted.
 type Timing struct {
-	// Spread is how much longer the median run took than the 25th percentile, over all layers; 0.1 is
-	// 10 %. It is 0 if there was one run, or nothing was timed.
+	// Spread is how much longer the median run took than the 25th percentile, over all layers; 0.1
+	// is 10 %. It is 0 if there was one run, or nothing was timed.
 	Spread  float64
 	Devices int // that worked while layers were timed; 0 if nothing was timed
 }

@@ -127,7 +127,6 @@ func folded(placement []int) (chunks []chunk, want string) {
 	return chunks, want
 }
 
-// single makes a chunk of each stage.
 func single(placement []int) (chunks []chunk, want string) {
 	for s, w := range placement {
 		chunks = append(chunks, chunk{w, s, s + 1})
@@ -160,9 +159,9 @@ func (p *Program) sends(list []Action, a Action) []Action {
 	return p.transfers(list, a, SendActivation, SendGradient)
 }
 
-// transfers appends the transfers of a forward, of kind activation in ascending order of the other
-// stage, or of a backward, of kind gradient in descending order. So the neighbour, which needs a
-// stage's value first, is sent it first, and is received from last.
+// transfers appends the transfers of a computation. A forward has transfers of kind activation, in
+// ascending order of the other stage. A backward has transfers of kind gradient, in descending
+// order. So a stage sends to its neighbour first, which needs the value first.
 func (p *Program) transfers(list []Action, a Action, activation, gradient Kind) []Action {
 	kind, first := activation, len(list)
 	if a.Kind.gradients() {

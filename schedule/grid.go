@@ -81,10 +81,10 @@ func (t Timeline) GridWidth(characters int) string {
 	})
 }
 
-// rows places actions on columns of a given duration. Each worker has a row, and a second one for
-// its reductions. minColumns gives the least number of columns for a text. rows also returns the
-// number of columns and the length of the longest text.
-func (t Timeline) rows(column time.Duration, minColumns func(string) int) (rows [][]span, columns,
+// rows places actions on columns of a given duration. Each worker has a row, and another one for
+// its reductions. widthOf gives a text's least number of columns. rows also returns the number of
+// columns and the length of the longest text.
+func (t Timeline) rows(column time.Duration, widthOf func(string) int) (rows [][]span, columns,
 	width int) {
 	start, end := t.bounds()
 	round := func(at time.Duration) int { return int((at - start + column/2) / column) }
@@ -98,7 +98,7 @@ func (t Timeline) rows(column time.Duration, minColumns func(string) int) (rows 
 			if e.Action.Kind == Reduce {
 				row++
 			}
-			least := minColumns(text)
+			least := widthOf(text)
 			always := row%2 == 0 && !e.Action.Kind.Transfer()
 			if !always && e.End-e.Start < (time.Duration(2*least-1)*column+1)/2 {
 				continue

@@ -51,10 +51,10 @@ func GPipe(config Config) (*Program, error) {
 func OneFOneB(config Config) (*Program, error) { return inTurn("1f1b", config, 1, false) }
 
 // oneFOneBEager is [OneFOneB] with twice as many forwards before the first backward: min(M,
-// 2(P-1-r)) on stage r of P, which holds min(M, 2(P-1-r)+1) micro-batches. If transfers take no time,
-// it is idle as long as 1F1B. If they take time, a stage has forwards to run meanwhile, and is idle
-// once for each hop in place of once for each micro-batch (Alpa's overlap-friendly schedule; Zhuang et
-// al., 2022, arXiv:2211.05322).
+// 2(P-1-r)) on stage r of P, which holds min(M, 2(P-1-r)+1) micro-batches. If transfers take no
+// time, it is idle as long as 1F1B. Otherwise a stage runs forwards meanwhile, and is idle once for
+// each hop, not once for each micro-batch (Alpa's overlap-friendly schedule; Zhuang et al., 2022,
+// arXiv:2211.05322).
 func oneFOneBEager(config Config) (*Program, error) { return inTurn("1f1b-2x", config, 2, false) }
 
 // zeroBubbleH1 is 1F1B with backwards in two parts: the gradients of the weights fill idle time,
@@ -87,9 +87,9 @@ func inTurn(name string, config Config, ahead int, split bool) (*Program, error)
 
 // breadthFirst goes through the stages of each device one after the other, each with all
 // micro-batches: forward from the first stage to the last, then backward. The stages of P devices
-// go round ([loop]), V on each. A device holds all M micro-batches of its stages. It is idle for P - 1
-// of VM + P - 1 steps, each a forward and a backward of a stage, if M is at least P (Lamy-Poirier,
-// 2022, arXiv:2211.05953; backward ascends here, which takes as long).
+// go round ([loop]), V on each. A device holds all M micro-batches of its stages. It is idle for
+// P - 1 of VM + P - 1 steps, each a forward and a backward of a stage, if M is at least P
+// (Lamy-Poirier, 2022, arXiv:2211.05953; backward ascends here, which takes as long).
 func breadthFirst(config Config) (*Program, error) {
 	return build("bfs", config, looped, func(b *builder) {
 		for k := range 2 * len(b.chunks) {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what files may cost their readers. A file above a bound is refused.
+// Bounds of the costs of reading a file. A file above a bound is refused.
 const (
 	MaxJSON    = 64 << 20         // bytes of JSON: a hundred times the largest checkpoint's state or plan
 	MaxFlags   = 64 << 10         // bytes of a file of flags, and so the depth of its arrays

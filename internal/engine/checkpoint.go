@@ -88,7 +88,7 @@ func (k *checkpoint) Backward(c *torch.Ctx, a *Arrival) {
 	outputs, grads := k.roots(c, out, a.Grads)
 	c.Release(0, slices.Concat(mailboxes, outputs, grads)...) // the graph holds the rest
 	if len(outputs) > 0 {
-		defer HideGrads(c, k.shared)()
+		defer HideGrads(c, k.shared...)()
 		c.Backward(outputs, grads, false)
 		for i, t := range k.shared {
 			a.InputGrads[len(in)+i] = c.GradOf(t)
@@ -102,7 +102,7 @@ func (k *checkpoint) Backward(c *torch.Ctx, a *Arrival) {
 }
 
 // HideGrads removes the gradients of parameters. restore puts them back in place of newer ones.
-func HideGrads(c *torch.Ctx, params []*torch.Tensor) (restore func()) {
+func HideGrads(c *torch.Ctx, params ...*torch.Tensor) (restore func()) {
 	before := make([]*torch.Tensor, len(params))
 	for i, t := range params {
 		before[i] = c.GradOf(t)

@@ -22,15 +22,6 @@ type outgoing struct {
 	ended  stream.Event    // the end of the sends on a GPU link; or nil
 }
 
-// wait waits until the parcel has arrived, and frees it. After a failure remoteRun.Free frees it.
-func (o *outgoing) wait() error {
-	err := wait(o.works)
-	if err == nil {
-		o.free(false)
-	}
-	return err
-}
-
 // free frees the parcel. At the end of a run the host waits for the sends on a GPU link.
 func (o *outgoing) free(endOfRun bool) {
 	ended := o.ended
@@ -96,7 +87,7 @@ func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 	if err := l.sendAll(c, out); err != nil || e.capacity != schedule.Meet {
 		return err
 	}
-	return out.wait()
+	return e.settle(len(e.sent) - 1)
 }
 
 func (l *remoteRun) Settle(send schedule.Action) error {
@@ -108,9 +99,11 @@ func (l *remoteRun) Settle(send schedule.Action) error {
 	return e.settle(at)
 }
 
+// settle waits until a sent parcel has arrived, and frees it. After a failure remoteRun.Free frees it.
 func (e *edge) settle(at int) error {
-	err := e.sent[at].wait()
+	err := wait(e.sent[at].works)
 	if err == nil {
+		e.sent[at].free(false)
 		e.sent = slices.Delete(e.sent, at, at+1)
 	}
 	return err

@@ -1,5 +1,5 @@
-// Package proctest watches processes for tests: whether they run, their children, and the stacks of those
-// that hang. It also keeps ports for tests.
+// Package proctest watches processes for tests: whether they run, their children, and the stacks of
+// hanging processes. It also keeps ports for tests.
 package proctest
 
 import (

@@ -36,7 +36,7 @@ type Live struct {
 	serving  sync.WaitGroup
 }
 
-// snapshot is a run at some moment. Nobody changes what it refers to.
+// snapshot is a run at some moment. Nobody changes its slices and pointers.
 type snapshot struct {
 	view    view
 	edition int // counts SetRun
@@ -175,7 +175,7 @@ func (l *Live) servePage(w http.ResponseWriter) {
 	w.Write(text)
 }
 
-// position counts what a page has: steps, tests, validations, and the edition of the run.
+// position counts the contents of a page: steps, tests, validations, and the edition of the run.
 type position [4]int
 
 func (p position) String() string { return fmt.Sprintf("%d.%d.%d.%d", p[0], p[1], p[2], p[3]) }

@@ -41,7 +41,7 @@ func microBatches(model *nn.Sequential, s *segment.Segment, ops []remat.Op, orde
 	}
 	back := func(e *segment.Execution) {
 		e.Do(c, ops[loss])
-		e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.Ones(torch.Float32, 6, 8))}, nil)
+		e.GiveGrads(e.Units(), []*torch.Tensor{c.Keep(c.Ones(torch.Float32, 6, 8))}, nil)
 		for _, op := range ops[loss+1:] {
 			e.Do(c, op)
 		}

@@ -96,7 +96,6 @@ func (e *Execution) Begin(s *Segment, context NewContext) {
 	}
 }
 
-// Units is the number of units of the segment.
 func (e *Execution) Units() int { return len(e.s.units) }
 
 // Do performs an operation on a unit (remat.Op.Layer). It panics as operators do. After a panic the

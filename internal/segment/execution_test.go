@@ -302,7 +302,7 @@ func Example() {
 	for _, op := range ops {
 		if op.Kind == remat.LossStep { // here the output's sum
 			output, _, _ := e.Output()
-			e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.Op("aten::ones_like", output[0]))}, nil)
+			e.GiveGrads(e.Units(), []*torch.Tensor{c.Keep(c.Op("aten::ones_like", output[0]))}, nil)
 			continue
 		}
 		e.Do(c, op)

@@ -130,14 +130,14 @@ func executed(t test, model *nn.Sequential, s *segment.Segment, ops []remat.Op,
 	}
 	out, _, saved := e.Output()
 	if !saved {
-		out, _ = e.Take(s.Units())
+		out, _ = e.Take(e.Units())
 		defer out[0].Free()
 	}
 	y := c.Clone(c.Detach(out[0]))
 	for k := range backwards {
 		e.Retain = k < backwards-1
 		e.Do(c, ops[loss])
-		e.GiveGrads(s.Units(), []*torch.Tensor{c.Keep(c.Op("aten::ones_like", y))}, nil)
+		e.GiveGrads(e.Units(), []*torch.Tensor{c.Keep(c.Op("aten::ones_like", y))}, nil)
 		for _, op := range ops[loss+1:] {
 			e.Do(c, op)
 		}

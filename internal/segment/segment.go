@@ -108,9 +108,6 @@ func FirstTrained(layers []nn.NamedLayer) int {
 	return len(layers)
 }
 
-// Units is the number of units.
-func (s *Segment) Units() int { return len(s.units) }
-
 // unitOf is the unit of a layer of the model, or len(units) after the segment.
 func (s *Segment) unitOf(layer int) int {
 	for i, u := range s.units {

@@ -79,7 +79,7 @@ func (e *Execution) hideTies(c *torch.Ctx, at int) (restore func()) {
 			ties, params = append(ties, k), append(params, e.s.units[at].handles[i].Tensor())
 		}
 	}
-	show := engine.HideGrads(c, params)
+	show := engine.HideGrads(c, params...)
 	return func() {
 		for i, k := range ties {
 			e.ties[k].Free()
