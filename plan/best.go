@@ -193,8 +193,8 @@ func (m move) apply(c cut) cut {
 	return c
 }
 
-// sort sorts the moves of a cut under limits, so that the first ones lead to the likeliest cuts. It reports
-// false, and changes nothing, if the bounds of so many cuts take too long.
+// sort sorts the moves of a cut under limits, so that the first ones lead to the likeliest cuts.
+// It reports false, and changes nothing, if the bounds of so many cuts take too long.
 func (f *finder) sort(moves []move, c cut) bool {
 	if !f.p.limited || len(moves)*f.p.simulation.Actions() > 1_000_000 {
 		return false
