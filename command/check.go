@@ -68,10 +68,8 @@ func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOpti
 func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 	if o.modelName == "" && o.resume {
 		return badUsage("--resume: --out %q has no %s of a run to go on from", o.out, flagsFile)
-	} else if err := need(s, "model", "data"); err != nil {
-		return err
 	}
-	return o.modelFlags.check(s)
+	return cmp.Or(need(s, "model", "data"), o.modelFlags.check(s))
 }
 
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
@@ -83,7 +81,8 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 			"test-every"),
 		refuseWithout(s, o.validate != "", "--validate", "patience"),
 		refuseWithout(s, rate != plateau || o.validate != "", "--validate", "lr-schedule"),
-		refuseWithout(s, rate != plateau && rate != "constant", "an --lr-schedule with an end", "schedule-steps"),
+		refuseWithout(s, rate != plateau && rate != "constant", "an --lr-schedule with an end",
+			"schedule-steps"),
 		refuseWithout(s, o.weights.init != "", "--init FILE", "init-rename", "init-skip", "init-partial"),
 		refuseWithout(s, s.Changed("processes"), "--processes", "rank"),
 		refuseWithout(s, several, "several processes", "rendezvous", "join-timeout", "silence"),

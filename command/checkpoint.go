@@ -124,7 +124,6 @@ missing or damaged, the exit code is 1.
 	}
 }
 
-// exportTypes are the values of --dtype.
 var exportTypes = map[string]safetensors.DType{"float16": safetensors.F16, "bfloat16": safetensors.BF16,
 	"float32": safetensors.F32, "float64": safetensors.F64}
 

@@ -188,7 +188,9 @@ DIR may then be a folder with a model of Hugging Face as well.`,
 				return err
 			}
 			p := predictor{top: top}
-			t, err := f.open(cmd, args[0], func(t *trained) error { return p.open(cmd, t, tokenizerPath, args[1:]) })
+			t, err := f.open(cmd, args[0], func(t *trained) error {
+				return p.open(cmd, t, tokenizerPath, args[1:])
+			})
 			if err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ type trainFlags struct {
 	weights weightFlags
 
 	stages, virtual        int
-	schedule, planFlag     string                 // names or files; "" is none
+	schedule, planFrom     string                 // names or files; "" is none
 	allThreads, anyThreads bool                   // --threads all, and no --threads
 	config                 pipe.Config            // a nil Balance is found by timing the layers
 	limit                  int64                  // bytes; 0 is none
@@ -111,7 +111,7 @@ func (f *trainFlags) register(cmd *cobra.Command) {
 		strings.Join(scheduleNames(), ", ")+"; or a file with a program (default gpipe)")
 	option.Count(s, &f.virtual, "virtual", 0,
 		"`N` stages on each device (default 2 if --schedule uses several)")
-	option.Path(s, &f.planFlag, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
+	option.Path(s, &f.planFrom, "plan", "`FILE` of penstock plan --model; or auto, to plan now")
 	s.BoolVar(&f.config.DeferredBatchNorm, "deferred-batch-norm", false,
 		"update running statistics of batch norms once a batch, not once a micro-batch")
 	f.config.Threads = 1
@@ -324,8 +324,8 @@ func configurable(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// exclusiveFlags has groups of flags. A given flag overrides all saved flags of its group.
-var exclusiveFlags = [][]string{{"steps", "epochs"},
+// A given flag of flagGroups overrides all saved flags of its group.
+var flagGroups = [][]string{{"steps", "epochs"},
 	{"stages", "balance", "devices", "schedule", "virtual", "plan", "replicas"}}
 
 func readSaved(cmd *cobra.Command, out string) error {
@@ -334,7 +334,7 @@ func readSaved(cmd *cobra.Command, out string) error {
 		return nil
 	}
 	var without []string
-	for _, group := range exclusiveFlags {
+	for _, group := range flagGroups {
 		if slices.ContainsFunc(group, cmd.Flags().Changed) {
 			without = append(without, group...)
 		}

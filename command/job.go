@@ -94,14 +94,13 @@ func inTurn(ctx context.Context, stderr io.Writer, list ...func(context.Context,
 	return nil
 }
 
-func (j *job) close() error {
+func (j *job) close() (err error) {
 	if j.loop.Loader != nil {
 		j.loop.Loader.Close()
 	}
 	if j.loop.Optimizer != nil {
 		j.loop.Optimizer.Close()
 	}
-	var err error
 	if j.pipe != nil {
 		err = j.pipe.Close()
 	}
@@ -190,7 +189,7 @@ func parseAssignments(lists []string) map[string]any {
 	out := map[string]any{}
 	for _, list := range lists {
 		for _, assignment := range arg.SplitSettings(list) {
-			name, value, _ := strings.Cut(assignment, "=")
+			name, value, _ := strings.Cut(strings.ReplaceAll(assignment, `"`, ""), "=")
 			out[name] = value
 		}
 	}
@@ -377,12 +376,10 @@ func (j *job) openStore(context.Context, io.Writer) (err error) {
 		return wrongInput(err)
 	}
 	if j.resume || j.autoresume || j.member.Restart > 0 { // a launcher restarts with the first command line
-		err := j.openCheckpoint()
-		switch none := errors.Is(err, train.ErrNoCheckpoint); {
-		case none && j.resume:
-			return wrongInput(err)
-		case !none:
+		if err := j.openCheckpoint(); !errors.Is(err, train.ErrNoCheckpoint) {
 			return err
+		} else if j.resume {
+			return wrongInput(err)
 		}
 	}
 	steps, err := store.Steps()
@@ -399,7 +396,7 @@ func (j *job) openCheckpoint() error {
 		return err
 	}
 	r := j.recipe
-	if j.planFlag == auto && j.world.Chunks == 0 { // the plan will decide it
+	if j.planFrom == auto && j.world.Chunks == 0 { // the plan will decide it
 		r.Chunks = from.Recipe.Chunks
 	}
 	if j.changedData && r.Data.Name == from.Recipe.Data.Name {
@@ -410,6 +407,7 @@ func (j *job) openCheckpoint() error {
 	}
 	j.from, j.loop.Step, j.loop.Best, j.loop.Scaler = from, from.Step, from.Best, from.Scaler
 	j.loop.Plateau, j.savedStep = cmp.Or(from.Plateau, j.loop.Plateau), from.Step
+	j.epoch = from.Position.Epoch
 	return nil
 }
 

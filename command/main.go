@@ -61,10 +61,8 @@ var programName = "penstock"
 
 var penstockVerb = regexp.MustCompile(`\bpenstock(\s+[a-z])`)
 
-// withProgramName replaces penstock before a verb by the program's name.
-func withProgramName(text string) string {
-	return penstockVerb.ReplaceAllString(text, programName+"$1")
-}
+// withProgram replaces penstock before a verb by the program's name.
+func withProgram(text string) string { return penstockVerb.ReplaceAllString(text, programName+"$1") }
 
 // Main runs the command line of this process and ends it. Each own is a [Model] or a [Data], which all verbs
 // know beside the built-in ones. A run in several processes starts this program in each.
@@ -79,11 +77,11 @@ func Main(own ...interface{ register() error }) {
 		}
 	}
 	// These signals ask for an orderly end. Ctrl-C again ends the process at once; others may be repeated.
-	endSignals := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
+	stops := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
-		endSignals = append(endSignals, syscall.SIGHUP)
+		stops = append(stops, syscall.SIGHUP)
 	}
-	ctx, _ := signal.NotifyContext(context.Background(), endSignals...)
+	ctx, _ := signal.NotifyContext(context.Background(), stops...)
 	context.AfterFunc(ctx, func() {
 		signal.Reset(os.Interrupt)
 		if time.Sleep(patience); !losesWork.Load() {
@@ -148,7 +146,7 @@ var endlessWord = regexp.MustCompile(`(\S{1000})\S+`)
 
 // printError writes an error as one line, and the stack of a panic.
 func printError(stderr io.Writer, err error) {
-	fmt.Fprintln(stderr, programName+":", endlessWord.ReplaceAllString(withProgramName(message(err)), "$1…"))
+	fmt.Fprintln(stderr, programName+":", endlessWord.ReplaceAllString(withProgram(message(err)), "$1…"))
 	if p := (*torch.PanicError)(nil); errors.As(err, &p) {
 		fmt.Fprintf(stderr, "\n%s", p.Stack)
 	}
@@ -201,8 +199,8 @@ Exit codes: 0 done, 1 failed or interrupted, 64 wrong command line or input.`,
 
 // useProgramName puts the program's name into the help of a command and its verbs.
 func useProgramName(c *cobra.Command) {
-	c.Short, c.Long, c.Example = withProgramName(c.Short), withProgramName(c.Long), withProgramName(c.Example)
-	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withProgramName(f.Usage) })
+	c.Short, c.Long, c.Example = withProgram(c.Short), withProgram(c.Long), withProgram(c.Example)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = withProgram(f.Usage) })
 	for _, verb := range c.Commands() {
 		useProgramName(verb)
 	}

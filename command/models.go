@@ -140,7 +140,6 @@ func (f *dataFlags) register(s *pflag.FlagSet, defaultText string) {
 }
 
 var dataOnly = []string{"data-dir", "data-set", "window"}
-
 var windowed = []string{"text", "tokens", "jsonl"}
 
 type modelFlags struct {
@@ -265,24 +264,20 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	if j.from != nil {
 		return nil
 	}
-	flag, w := "--init", &j.weights
-	if w.init == "" {
-		flag = "--model"
-	}
-	err := w.match(flag, j.modelName, j.model, stderr)
+	err := j.weights.match("--model", j.modelName, j.model, stderr)
 	for _, p := range nn.State(j.model) {
-		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(w.rules.Skip, p.Name) &&
+		if err == nil && nn.Match("classifier.*", p.Name) && slices.Contains(j.weights.rules.Skip, p.Name) &&
 			!p.Trainable() {
-			err = badUsage("%s %s has no %s of this shape, and --lora freezes it; want --train-only "+
-				"classifier", flag, w.init, p.Name)
+			err = badUsage("%s has no %s of this shape, and --lora freezes it; want --train-only classifier",
+				j.weights.init, p.Name)
 		}
 	}
 	return err
 }
 
 // match compares weights with a model and prints a summary. They are in the file of --init, or else in the
-// model's folder, and in the folder of --adapter. flag names the file or the model's folder in errors.
-func (w *weightFlags) match(flag, name string, model *nn.Sequential, to io.Writer) (err error) {
+// model's folder, and in the folder of --adapter. folderFlag names that folder in errors.
+func (w *weightFlags) match(folderFlag, name string, model *nn.Sequential, to io.Writer) (err error) {
 	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
 		report, err := nn.CheckWeights(path, m, rules)
 		if e := (*nn.WeightsError)(nil); errors.As(err, &e) {
@@ -294,9 +289,10 @@ func (w *weightFlags) match(flag, name string, model *nn.Sequential, to io.Write
 		fmt.Fprintf(to, "%s %s: %v\n", flag, path, report)
 		return nil
 	}
+	flag := "--init"
 	remedy := "rename by --init-rename OLD=NEW, skip by --init-skip NAME, or load a part by --init-partial"
 	if w.init == "" && models.IsFolder(name) {
-		remedy = "want the config.json and the weights of one model"
+		flag, remedy = folderFlag, "want the config.json and the weights of one model"
 		if w.init, w.rules, err = models.Weights(name, model); err != nil {
 			return wrongInput(fmt.Errorf("%s: %w", flag, err))
 		}

@@ -32,9 +32,6 @@ func (j *job) openMetrics(context.Context, io.Writer) error {
 	if j.member.Rank > 0 {
 		return nil
 	}
-	if j.from != nil {
-		j.epoch = j.from.Position.Epoch
-	}
 	if j.out != "" {
 		log, err := metrics.Open(filepath.Join(j.out, metrics.FileName), j.loop.Step)
 		if err == nil {
@@ -169,8 +166,7 @@ func (j *job) recordStep(s train.StepInfo) error {
 	return j.updatePage()
 }
 
-func (j *job) updatePage() error {
-	var err error
+func (j *job) updatePage() (err error) {
 	if j.live != nil {
 		err = j.live.SetRun(*j.page)
 	}

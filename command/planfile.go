@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock.example/group"
+	"penstock.example/internal/arg"
 	"penstock.example/internal/option"
 	"penstock.example/internal/progress"
 	"penstock.example/internal/report"
@@ -156,10 +157,10 @@ func (p *foundPlan) bound() string {
 
 // takePlan sets flags from the file of --plan. With --plan auto applyAutoPlan sets them later.
 func (f *trainFlags) takePlan(cmd *cobra.Command) error {
-	if f.planFlag == "" || f.planFlag == auto {
+	if f.planFrom == "" || f.planFrom == auto {
 		return nil
 	}
-	line, err := readParsed(cmd, f.planFlag, parsePlan)
+	line, err := readParsed(cmd, f.planFrom, parsePlan)
 	if err != nil {
 		return badUsage("--plan %w; penstock plan --model --out writes plans", err)
 	}
@@ -167,32 +168,29 @@ func (f *trainFlags) takePlan(cmd *cobra.Command) error {
 }
 
 // setFromPlan sets flags from a plan. A flag that is given must have the plan's value, except flags of data.
-// With --plan auto a given flag keeps its value: the plan was made for it.
+// With --plan auto the plan was made for the given flags, and may only reorder --devices.
 func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
-	refuse := func(name, value string, why error) error {
-		return badUsage("--plan %s: %s is %s: %w", f.planFlag, name, value, why)
-	}
 	for _, name := range slices.Sorted(maps.Keys(line.Train)) {
 		flag, has := s.Lookup(name), line.Train[name]
 		if flag == nil {
-			return refuse(name, has, errors.New("there is no such flag"))
+			return badUsage("--plan %s: %s is %s: there is no such flag", f.planFrom, name, has)
 		}
-		given, self := strings.Trim(flag.Value.String(), "[]"), f.planFlag == auto
+		given, self := strings.Trim(flag.Value.String(), "[]"), f.planFrom == auto
 		switch {
 		case !flag.Changed && has == "", flag.Changed && (given == has || name == "data" ||
 			slices.Contains(dataOnly, name) || self && name != "devices"): // a plan may reorder devices
 			continue
 		case flag.Changed && !self:
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
-				name, given, f.planFlag, cmp.Or(has, "none"))
+				name, given, f.planFrom, cmp.Or(has, "none"))
 		}
 		values := []string{has}
 		if flag.Value.Type() == option.Repeated {
-			values = strings.Split(has, ",")
+			values = arg.SplitSettings(has)
 		}
 		for _, v := range values {
 			if err := s.Set(name, v); err != nil {
-				return refuse(name, v, errors.Unwrap(err))
+				return badUsage("--plan %s: %s is %s: %w", f.planFrom, name, v, errors.Unwrap(err))
 			}
 		}
 	}
@@ -243,7 +241,7 @@ type madePlan struct {
 const auto = "auto" // value of --plan
 
 func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
-	if o.planFlag != auto {
+	if o.planFrom != auto {
 		return nil
 	}
 	for _, name := range []string{"balance", "virtual", "checkpoint", "replicas", "threads"} {
@@ -278,7 +276,7 @@ func (o *runOptions) checkAuto(s *pflag.FlagSet) (err error) {
 
 // applyAutoPlan applies the plan of the checkpoint, or a new one if the circumstances have changed.
 func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
-	if j.planFlag != auto {
+	if j.planFrom != auto {
 		return nil
 	}
 	if j.world.Cores, err = j.coresPerProcess(ctx); err != nil {
@@ -359,7 +357,7 @@ func (w planWorld) devicesPerProcess() int { return (w.devices() + w.Processes -
 func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
 	cores := max(w.Cores, w.devicesPerProcess()*slices.Max(threads))
 	if w.Processes == 1 {
-		return thisMachine(cores)
+		return plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: cores}}}
 	}
 	return linkedMachine("process ", w.Processes, cores, between)
 }

@@ -107,12 +107,13 @@ func (o runOptions) members() (all []runOptions) {
 	return all
 }
 
-// runMembers runs the members of the group in this process. If one fails it returns the cause.
-func runMembers(members []runOptions, run func(runOptions) error) (first error) {
+// runTraining runs the members of the group in this process. If one fails it returns the cause.
+func runTraining(cmd *cobra.Command, o runOptions) (first error) {
+	members := o.members()
 	errs := make([]error, len(members))
 	var all sync.WaitGroup
 	for k, m := range members {
-		all.Go(func() { errs[k] = run(m) })
+		all.Go(func() { errs[k] = runMember(cmd, m) })
 	}
 	all.Wait()
 	for k, err := range errs {

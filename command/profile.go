@@ -2,11 +2,9 @@ package command
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -69,13 +67,10 @@ do. To plan for one device alone, give --devices 1.`,
 	f.register(s, 1)
 	return resultVerb(cmd, "`FILE` to write the chain to, as JSON",
 		func(cmd *cobra.Command, _ []string) (r result, err error) {
-			if err := need(cmd.Flags(), "model"); err != nil {
-				return r, err
-			}
 			if size > 0 {
 				f.settings = append(f.settings, fmt.Sprint("size=", size))
 			}
-			if err := f.check(cmd.Flags()); err != nil {
+			if err := cmp.Or(need(cmd.Flags(), "model"), f.check(cmd.Flags())); err != nil {
 				return r, err
 			}
 			m, err := f.fitModel(nil)
@@ -158,7 +153,7 @@ state, and activations.`,
 		Args: noArguments,
 	}
 	s := cmd.Flags()
-	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", cost)
+	option.List(s, &f.costs, "costs", "`N,N,...` costs of the layers, in any unit", option.Number)
 	f.modelFlags.register(s)
 	option.Count(s, &f.stages, "stages", 0, "`N` stages to cut into")
 	option.Word(s, &f.by, "by", "time", "balanced `COST`: time, or size in memory", "time", "size")
@@ -171,13 +166,11 @@ state, and activations.`,
 		if (f.costs != nil) == (f.modelName != "") {
 			return r, badUsage("want one of --costs N,N,... and --model NAME")
 		}
-		if err := need(cmd.Flags(), "stages"); err != nil {
-			return r, err
-		}
-		if f.modelName != "" {
+		err = need(cmd.Flags(), "stages")
+		if err == nil && f.modelName != "" {
 			return f.cutModel(cmd)
 		}
-		if err := onlyFlags(cmd, "--costs", "costs", "stages"); err != nil {
+		if err = cmp.Or(err, onlyFlags(cmd, "--costs", "costs", "stages")); err != nil {
 			return r, err
 		}
 		counts, err := plan.Partition(f.costs, f.stages)
@@ -271,13 +264,4 @@ func balanceResult(counts []int, costs []float64, layers []plan.Layer, unit stri
 			row(w, []any{i, counts[i], cost, share, s.First, s.Last}[:columns]...)
 		}
 	}}
-}
-
-// cost reads the cost of a layer. Its bound keeps sums finite.
-func cost(word string) (float64, error) {
-	x, err := strconv.ParseFloat(word, 64)
-	if err != nil || !(x >= 0 && x <= 1e100) {
-		return 0, errors.New("want numbers from 0 to 1e100, like 3,1,2.5")
-	}
-	return x, nil
 }

@@ -239,7 +239,6 @@ and GAIN is how many more steps it takes in the same time.`,
 	})
 }
 
-// comparedLine is the JSON of a strategy, and of the best plan at its peak.
 type comparedLine struct {
 	remat.Baseline
 	OptimumPeak int64   `json:"optimum_peak_bytes"`

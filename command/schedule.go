@@ -65,9 +65,9 @@ through a pipeline. NAME is a schedule:
 			if err != nil {
 				return err
 			}
-			p, err := shape.program(s, shape.virtual)
+			p, err := s.Program(shape.devices, shape.virtual, schedule.Config{MicroBatches: shape.chunks})
 			if err != nil {
-				return err
+				return wrongInput(err)
 			}
 			width, _ := progress.Width(cmd.OutOrStdout())
 			text, err := shape.draw(s.Name, p, links, format, width)
@@ -134,11 +134,6 @@ func (s *scheduleShape) links() (l schedule.Links, err error) {
 	}
 	l.Cost = func(schedule.Action) schedule.Transfer { return cost }
 	return l, nil
-}
-
-func (s *scheduleShape) program(named schedule.Schedule, virtual int) (*schedule.Program, error) {
-	p, err := named.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
-	return p, wrongInput(err)
 }
 
 func (s *scheduleShape) duration(a schedule.Action) time.Duration {
@@ -239,11 +234,9 @@ highest peak is given, without recomputation and without the optimizer's state.`
 	option.Path(cmd.Flags(), &profile, "profile", "`FILE` of penstock profile, in place of --times")
 	return resultVerb(cmd, "", func(cmd *cobra.Command, _ []string) (r result, err error) {
 		links, err := shape.links()
-		if err != nil {
-			return r, err
-		}
 		var chain remat.Chain
 		switch {
+		case err != nil:
 		case profile != "" && cmd.Flags().Changed("times"):
 			err = badUsage("--times and --profile: want one of them")
 		case profile != "":
@@ -306,9 +299,9 @@ type comparedSchedule struct {
 func (s *scheduleShape) compare(ctx context.Context, named schedule.Schedule, virtual int,
 	links schedule.Links, chain remat.Chain) (l comparedSchedule, err error) {
 	l = comparedSchedule{Schedule: named.Name, Virtual: virtual}
-	p, err := s.program(named, virtual)
+	p, err := named.Program(s.devices, virtual, schedule.Config{MicroBatches: s.chunks})
 	if err != nil {
-		return l, err
+		return l, wrongInput(err)
 	}
 	var timeline schedule.Timeline
 	unit := scheduleUnit

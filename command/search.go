@@ -188,7 +188,8 @@ func (f *planFlags) checkArguments(cmd *cobra.Command, args []string) error {
 		return badUsage("--virtual %s has no effect with --schedule %s; leave it out",
 			option.Joined(f.virtual), option.Joined(f.schedules))
 	}
-	return cmp.Or(refuseWithout(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
+	return cmp.Or(
+		refuseWithout(cmd.Flags(), !model, "a CHAIN", "machine", "latency", "bandwidth", "replicas"),
 		f.numerics.check(cmd.Flags(), f.devices))
 }
 
@@ -231,16 +232,12 @@ func (f *planFlags) plan(cmd *cobra.Command, args []string) (*foundPlan, error) 
 	cores := runtime.NumCPU()
 	f.config.Threads, f.config.AtWork = f.threadsToTry(cores), cmp.Or(f.stages, cores)
 	f.config.Update.Momentum = momentumOf(cmd.Flags(), f.optimizer, f.momentum)
-	f.config.Machine = thisMachine(max(cores, f.stages*max(f.measureFlags.threads, 1)))
+	shared := max(cores, f.stages*max(f.measureFlags.threads, 1)) // by all devices
+	f.config.Machine = plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: shared}}}
 	return f.planModel(cmd.Context(), show, m)
 }
 
 func (f *planFlags) onGPUs() bool { return f.devices != nil && f.devices[0].Kind != torch.KindCPU }
-
-// thisMachine is a CPU with threads that its devices share.
-func thisMachine(threads int) plan.Machine {
-	return plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: threads}}}
-}
 
 // threadsToTry returns the numbers of threads of a device to choose from.
 func (f *planFlags) threadsToTry(cores int) (list []int) {

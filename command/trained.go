@@ -219,7 +219,6 @@ func (g *generator) run(cmd *cobra.Command, f *trainedFlags, dir, path string) (
 	return err
 }
 
-// textWriter writes the text of tokens.
 type textWriter struct {
 	tokens *tokenizer.Tokenizer // nil: a token is a byte
 	out    io.Writer

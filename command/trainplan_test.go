@@ -9,7 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"penstock.example/data"
 	"penstock.example/internal/draws"
+	noerr "penstock.example/internal/must"
 )
 
 // inAuto is a run that plans itself.
@@ -246,5 +250,21 @@ func TestPlanFilesRefuse(t *testing.T) {
 	if r := run(plan, "--momentum", "0.90", "--stages", "2"); r.code != exitDone ||
 		!strings.Contains(r.stdout, "cpu:7") {
 		t.Errorf("the plan itself: %+v", r)
+	}
+}
+
+// Commas in quotes stay part of a setting's value, from penstock plan over its file to the data set.
+func TestPlansKeepQuotedCommas(t *testing.T) {
+	var f trainFlags
+	cmd := &cobra.Command{}
+	f.register(cmd)
+	line := planJSON{Train: map[string]string{"data-set": `target="x, y",header=1`}}
+	noerr.Do(t, f.setFromPlan(cmd.Flags(), line))
+	var o data.Options
+	if err := data.Set("csv", &o, f.dataSettings); err != nil || o.CSV.Target != "x, y" {
+		t.Errorf("%q are read as %q, %v", f.dataSettings, o.CSV.Target, err)
+	}
+	if got := parseAssignments(f.dataSettings)["target"]; got != "x, y" {
+		t.Errorf("the recipe has %q", got)
 	}
 }

@@ -27,7 +27,7 @@ func (f found) fits() bool { return f.cut != nil && f.step < none }
 func (p *space) best(ctx context.Context, known, rival int64) (found, error) {
 	f := &finder{p: p, ctx: ctx, rival: rival, plans: p.options.plans(),
 		found: found{step: known, bound: p.floor()}}
-	f.value = f.stepOf
+	f.value = func(c cut) (int64, error) { return p.evaluate(ctx, c, f.goal()) }
 	f.least = func(c cut) int64 { return p.simulate(c, p.leastTimes(c)) }
 	if known == none {
 		f.step = math.MaxInt64
@@ -120,9 +120,6 @@ func (f *finder) goal() int64 {
 	return f.step
 }
 
-// stepOf is [space.evaluate] of a cut, which has to beat the goal.
-func (f *finder) stepOf(c cut) (int64, error) { return f.p.evaluate(f.ctx, c, f.goal()) }
-
 // try evaluates a cut and returns its value.
 func (f *finder) try(c cut) int64 {
 	took, err := f.value(c)
@@ -196,8 +193,8 @@ func (m move) apply(c cut) cut {
 	return c
 }
 
-// sort sorts moves of a cut by the lower bound of what they lead to, if devices are planned and there
-// are not too many. So the few devices that may be planned are those of the likeliest cuts.
+// sort sorts the moves of a cut under limits, so that the first ones lead to the likeliest cuts.
+// It reports false, and changes nothing, if the bounds of so many cuts take too long.
 func (f *finder) sort(moves []move, c cut) bool {
 	if !f.p.limited || len(moves)*f.p.simulation.Actions() > 1_000_000 {
 		return false
@@ -267,7 +264,8 @@ func (p *space) cutByBound() (cut, int64) {
 			for j := i + 1; j <= n; j++ {
 				need.addUnit(p, i, j-1)
 				b := p.stageBound(s, i, j)
-				if b >= now[i] || p.shortage(p.workerOf[s], []needs{need}) > 0 {
+				limit := p.workers[p.workerOf[s]].bytes
+				if b >= now[i] || limit > 0 && leastBytesOf([]needs{need}, p.options.State) > limit {
 					break // longer stages have as great a bound, and need as many bytes
 				}
 				if b = max(b, least[j]); b < now[i] {

@@ -43,14 +43,6 @@ func (p *space) leastBytes(w int, c cut) int64 {
 	return leastBytesOf(list, p.options.State)
 }
 
-// shortage returns by how much the least bytes of a worker's stages exceed its limit; 0 if they do not.
-func (p *space) shortage(w int, list []needs) int64 {
-	if limit := p.workers[w].bytes; limit > 0 {
-		return max(0, leastBytesOf(list, p.options.State)-limit)
-	}
-	return 0
-}
-
 // leastBytesOf is leastBytes for a worker, given the needs of each of its stages. It counts weights and
 // optimizer state. It adds all gradients of weights, or the backward of a unit if that needs more.
 func leastBytesOf(list []needs, state int) int64 {

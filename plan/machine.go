@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -34,13 +35,6 @@ type Link struct {
 }
 
 func (d Device) threads() int { return max(d.Threads, 1) }
-
-func (d Device) speed() float64 {
-	if d.Speed == 0 {
-		return 1
-	}
-	return d.Speed
-}
 
 // check returns an *arg.ConfigError for a machine that makes no sense.
 func (m Machine) check() error {
@@ -153,7 +147,7 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 		left -= parts
 		for k := range parts {
 			one := worker{name: d.Name, device: d.Name, bytes: LowerLimit(d.Bytes/int64(parts), limit),
-				speed: d.speed()}
+				speed: cmp.Or(d.Speed, 1)}
 			if parts > 1 {
 				one.name = fmt.Sprintf("%s:%d", d.Name, k)
 			}

@@ -21,9 +21,8 @@ type Options struct {
 	Replicas     []int    // nil is 1
 	Limit        int64    // the most bytes of each device, if the machine has no lower limit; 0 is none
 	State        int      // size of the optimizer state, in multiples of the weights
-	// Plans is how many devices a search plans under limits for one schedule and one number of devices,
-	// stages, micro-batches, threads and replicas; 0 is 400. For a schedule it plans at most three times
-	// as many.
+	// Plans is how many devices a search plans under limits in a space of cuts (see Search in the package's
+	// doc); 0 is 400. For all spaces of a schedule it is at most three times as many.
 	Plans int
 	// Progress is called before each schedule is searched, with its name, and the number of schedules
 	// done and in all. The search waits for it. It may be nil.

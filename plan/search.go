@@ -55,9 +55,11 @@ type Outcome struct {
 
 // Result is the result of a search.
 type Result struct {
-	Best       *Candidate // nil if no plan fits
+	Best *Candidate // nil if no plan fits
+	// LowerBound is a time that no plan of the searched space is below. Under limits it comes from plans
+	// of each device alone. In about one of 1,000 searches a plan exists that takes 0.5 to 2.5 % less.
 	LowerBound time.Duration
-	Proved     bool      // no plan of the searched space takes less than Best
+	Proved     bool      // Best takes LowerBound
 	Schedules  []Outcome // in the order of schedule.Schedules
 	// Short lists the devices that lack memory if no plan fits, for the cut whose fullest device needs
 	// the smallest part of its limit. Within the limits that it names the search finds a plan.

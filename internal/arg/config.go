@@ -12,8 +12,8 @@ type ConfigError struct {
 	Of      string // the setting's owner: a package, or a part such as "optim: sgd"
 	Field   string
 	Value   any
-	Problem string // the mistake in the value; "" if the remedy says it
-	Remedy  string // the values that are accepted
+	Problem string // the mistake in the value; "" if the remedy is enough
+	Remedy  string // the valid values
 }
 
 func (e *ConfigError) Error() string {

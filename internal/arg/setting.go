@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Reader parses the text of a flag or a setting, and stores its value. The error says what is wanted.
+// Reader parses the text of a flag or a setting, and stores its value. The error states the valid values.
 type Reader = func(text string) error
 
-// Whole reads a whole number of a range above 0, or from 0 on.
+// Whole reads a whole number from least to most, which are not negative.
 func Whole[T int | int64 | uint64](to *T, least, most T) Reader {
 	return func(text string) error {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -77,19 +77,20 @@ type Setting struct {
 	Read    Reader
 }
 
-// SplitSettings returns the assignments in a list. Commas between double quotes are part of a value.
+// SplitSettings returns the assignments in a list, with their quotes. Commas between double quotes are part of
+// a value.
 func SplitSettings(list string) []string {
 	const separator = "\x00"
 	parts := strings.Split(list, `"`)
 	for i := 0; i < len(parts); i += 2 { // outside of quotes
 		parts[i] = strings.ReplaceAll(parts[i], ",", separator)
 	}
-	return strings.Split(strings.Join(parts, ""), separator)
+	return strings.Split(strings.Join(parts, `"`), separator)
 }
 
 // Set reads lists of assignments with commas between them. A list has each name once; the last list with a
-// name counts. The error names of, the owner of the options, and lists them. After an error some are set.
-func Set(of string, settings []Setting, assignments []string) error {
+// name counts. The error names the owner of the options and lists them. After an error some are set.
+func Set(owner string, settings []Setting, assignments []string) error {
 	var names []string
 	for _, s := range settings {
 		names = append(names, s.Name)
@@ -97,7 +98,7 @@ func Set(of string, settings []Setting, assignments []string) error {
 	for _, list := range assignments {
 		seen := map[string]bool{}
 		for _, a := range SplitSettings(list) {
-			name, text, ok := strings.Cut(a, "=")
+			name, text, ok := strings.Cut(strings.ReplaceAll(a, `"`, ""), "=")
 			i := slices.Index(names, name)
 			var err error
 			switch {
@@ -111,7 +112,7 @@ func Set(of string, settings []Setting, assignments []string) error {
 				err = settings[i].Read(text)
 			}
 			if err != nil {
-				return fmt.Errorf("%s: %w; %s has %s", a, err, of, ListSettings(settings))
+				return fmt.Errorf("%s: %w; %s has %s", a, err, owner, ListSettings(settings))
 			}
 			seen[name] = true
 		}

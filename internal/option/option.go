@@ -128,10 +128,11 @@ func List[T any](s *pflag.FlagSet, to *[]T, name, usage string, read func(word s
 // Repeated is the type of pflag's flags that may be repeated.
 const Repeated = "stringArray"
 
+// Number reads a number of a list. Its bound keeps sums finite.
 func Number(word string) (float64, error) {
 	x, err := strconv.ParseFloat(word, 64)
-	if err != nil {
-		return 0, errors.New("want numbers, such as 0.9,0.999")
+	if err != nil || !(x >= 0 && x <= 1e100) {
+		return 0, errors.New("want numbers from 0 to 1e100, such as 0.9,0.999")
 	}
 	return x, nil
 }
@@ -180,11 +181,12 @@ func Help(s *pflag.FlagSet) string {
 var otherNames = map[string]string{
 	"learning-rate": "lr", "scheduler": "lr-schedule", "wd": "weight-decay", "beta1": "betas",
 	"beta2": "betas", "batch-size": "batch", "bs": "batch", "micro-batches": "chunks",
-	"microbatches": "chunks", "gradient-accumulation-steps": "accumulate", "grad-clip": "clip-norm", "max-steps": "steps",
-	"num-epochs": "epochs", "bf16": "autocast", "fp16": "autocast", "amp": "autocast",
-	"mixed-precision": "autocast", "recompute": "checkpoint", "gpus": "devices", "device": "devices",
-	"workers": "threads", "nproc-per-node": "processes", "world-size": "processes", "dataset": "data",
-	"data-path": "data-dir", "output": "out", "output-dir": "out", "log-dir": "tensorboard",
+	"microbatches": "chunks", "gradient-accumulation-steps": "accumulate", "grad-clip": "clip-norm",
+	"max-steps": "steps", "num-epochs": "epochs", "bf16": "autocast", "fp16": "autocast",
+	"amp": "autocast", "mixed-precision": "autocast", "recompute": "checkpoint", "gpus": "devices",
+	"device": "devices", "workers": "threads", "nproc-per-node": "processes", "world-size": "processes",
+	"dataset": "data", "data-path": "data-dir", "output": "out", "output-dir": "out",
+	"log-dir": "tensorboard",
 }
 
 // Error names the flag, what is wrong with its value, and perhaps the flag that was meant.
