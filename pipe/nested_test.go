@@ -424,9 +424,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		run, err := p.Forward(context.Background(), b) // and left alone
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		p.Close()
 		run.Close()
 		nn.ZeroGrads(model)

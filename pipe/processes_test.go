@@ -513,9 +513,7 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 	alone, errs := each(1, run)
 	apart, more := each(3, run)
 	for _, err := range append(errs, more...) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	merged := map[string]string{}
 	for rank, r := range apart {
