@@ -385,7 +385,8 @@ func TestConcurrentRuns(t *testing.T) {
 					for call := range calls {
 						got, err := once(c, g, kind)
 						if err != nil || !reflect.DeepEqual(got, want[g][kind]) {
-							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg),
+							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v",
+								named(cfg),
 								call, kind, g, err)
 						}
 					}

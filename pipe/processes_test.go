@@ -846,7 +846,8 @@ func TestMembersThatShareADevice(t *testing.T) {
 		var opened []*pipe.Pipe
 		var last error
 		for rank, g := range group.Local(2) {
-			cfg := pipe.Config{Balance: []int{2}, Replicas: 2, Group: g, Devices: []torch.Device{torch.CPU(rank)}}
+			cfg := pipe.Config{Balance: []int{2}, Replicas: 2, Group: g,
+				Devices: []torch.Device{torch.CPU(rank)}}
 			if shared {
 				cfg.Devices[0] = torch.CPU(0)
 			}

@@ -125,7 +125,8 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 			for i := range l + 1 {
 				least, all := b.of(i, l)
 				if least != want[[2]int{i, l}] {
-					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least, want[[2]int{i, l}])
+					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least,
+						want[[2]int{i, l}])
 				}
 				w := newPath(terms)
 				m := least + r.Int64N(all-least+1)
