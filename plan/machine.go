@@ -160,22 +160,24 @@ func (m Machine) workers(threads, n int, limit int64) (list []worker) {
 	return list
 }
 
+// Worse returns the greater latency and the lower bandwidth of two links.
+func (l Link) Worse(other Link) Link {
+	l.Latency = max(l.Latency, other.Latency)
+	if other.Bandwidth > 0 && (l.Bandwidth == 0 || other.Bandwidth < l.Bandwidth) {
+		l.Bandwidth = other.Bandwidth
+	}
+	return l
+}
+
 // pipeline returns n workers of a pipeline. A worker stands for the same worker of all replicas, and has
 // the slowest speed, the fewest bytes and the slowest link of them.
 func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link func(a, b worker) Link) {
 	list = slices.Clone(all[:n])
-	worse := func(a, b Link) Link {
-		a.Latency = max(a.Latency, b.Latency)
-		if b.Bandwidth > 0 && (a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth) {
-			a.Bandwidth = b.Bandwidth
-		}
-		return a
-	}
 	for r := 1; r < replicas; r++ {
 		for k := range n {
 			other, one := all[r*n+k], &list[k]
 			one.speed, one.bytes = min(one.speed, other.speed), LowerLimit(one.bytes, other.bytes)
-			one.reduce = worse(one.reduce, m.between(all[(r-1)*n+k].device, other.device))
+			one.reduce = one.reduce.Worse(m.between(all[(r-1)*n+k].device, other.device))
 		}
 	}
 	at := map[string]int{}
@@ -184,7 +186,7 @@ func (m Machine) pipeline(all []worker, n, replicas int) (list []worker, link fu
 	}
 	return list, func(a, b worker) (h Link) {
 		for r := range replicas {
-			h = worse(h, m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
+			h = h.Worse(m.between(all[r*n+at[a.name]].device, all[r*n+at[b.name]].device))
 		}
 		return h
 	}

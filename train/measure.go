@@ -316,14 +316,6 @@ func timeLink(on torch.Device, bytes int, transfer func(*torch.Tensor) (time.Dur
 	return l, cmp.Or(failed, err)
 }
 
-// worseLink returns the greater latency and the lower bandwidth of two links. A bandwidth of 0 is unlimited.
-func worseLink(a, b plan.Link) plan.Link {
-	if a.Latency = max(a.Latency, b.Latency); a.Bandwidth == 0 || b.Bandwidth < a.Bandwidth {
-		a.Bandwidth = b.Bandwidth
-	}
-	return a
-}
-
 // MeasureLinks returns the slowest link between a process and the next. All members of the group call it.
 func MeasureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
 	for first := range g.Size() - 1 {
@@ -335,7 +327,7 @@ func MeasureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err e
 		if err != nil {
 			return slowest, err
 		}
-		slowest = worseLink(slowest, all[first])
+		slowest = slowest.Worse(all[first])
 	}
 	return slowest, nil
 }
@@ -379,7 +371,7 @@ func measureCopies(devices []PlanDevice) (slowest plan.Link, err error) {
 			if err != nil {
 				return slowest, err
 			}
-			slowest = worseLink(slowest, l)
+			slowest = slowest.Worse(l)
 		}
 	}
 	return slowest, nil
