@@ -107,8 +107,8 @@ func (m *Module) ForwardTuple(c *nn.Ctx, xs []*torch.Tensor) (ys []*torch.Tensor
 	return m.train(c, xs)
 }
 
-// begin makes the plan for a batch of one kind, and sets the batch's LossBytes.
-func (m *Module) begin(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error) {
+// planFor makes the plan for a batch of one kind, and sets the batch's LossBytes.
+func (m *Module) planFor(c *nn.Ctx, kind string, b *pipe.Batch) (*pipe.Pipe, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.endMeasurement()
@@ -146,8 +146,8 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 	if err := m.bind(c.Device()); err != nil {
 		return nil, err
 	}
-	like := settings{c.Threads(), c.Autocast()}
-	if p := m.pipes[like]; p != nil {
+	key := settings{c.Threads(), c.Autocast()}
+	if p := m.pipes[key]; p != nil {
 		return p, nil
 	}
 	for _, p := range nn.State(m.model) {
@@ -156,13 +156,13 @@ func (m *Module) pipeFor(c *nn.Ctx) (*pipe.Pipe, error) {
 		}
 	}
 	config := pipe.Config{Devices: []torch.Device{c.Device()}, Checkpoint: pipe.Optimal,
-		Threads: like.threads, Autocast: like.autocast}
+		Threads: key.threads, Autocast: key.autocast}
 	if m.config.Optimizer != nil {
 		config.Optimizer = updater{m.config.Optimizer}
 	}
 	p, err := pipe.Open(m.model, config)
 	if err == nil {
-		m.pipes[like] = p
+		m.pipes[key] = p
 	}
 	return p, err
 }

@@ -52,7 +52,7 @@ func (m *Module) train(c *nn.Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	for _, k := range in {
 		batch.Input = append(batch.Input, pipe.NoChunk(n.inputs[k])...)
 	}
-	p, err := m.begin(c, n.kind, &batch)
+	p, err := m.planFor(c, n.kind, &batch)
 	if err != nil {
 		fail(err)
 	}

@@ -96,9 +96,7 @@ func TestFillReuses(t *testing.T) {
 		t.Errorf("refilled with one row: %+v", batch)
 	}
 	images, _, err := data.Synthetic{}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	must.Do(t, images.Fill(&batch, []int{0}))
 	if batch.Input.Int64 != nil || len(batch.Input.Float32) != 784 || len(batch.Target.Int64) != 1 {
 		t.Errorf("refilled with an image: %d int64 and %d float32 inputs", len(batch.Input.Int64),
@@ -111,9 +109,7 @@ func TestFillRefusesIndices(t *testing.T) {
 	images := must.Get(data.NewImages("pair", 2, bytesOf([]int64{2, 1, 1, 1}, 1, 2),
 		bytesOf([]int64{2}, 0, 1), []float64{0}, []float64{1}))(t)
 	synthetic, _, err := data.Synthetic{Train: 2}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, set := range []data.Dataset{text, images, synthetic} {
 		wantError(t, set.Fill(&data.Batch{}, []int{0, 2}), set.Info().Name,
 			"sample 2 asked for, there are samples 0 to 1")

@@ -191,8 +191,8 @@ func (c CSV) firstLine(content []byte) (first []string, header bool, err error) 
 	case !slices.ContainsFunc(first, isNumber): // a sample has at least one number
 		return first, true, nil
 	}
-	// A header's numbers ascend. If they count up from 0, or from any number above fractions, such
-	// as the years 2019, 2020, 2021, the line may be a header although it looks like a sample.
+	// A header's numbers ascend. A line that looks like a sample may still be a header if its numbers
+	// count up: from 0, or, if the lines below have fractions, from any number (2019, 2020, 2021).
 	differs, ascending, counted, last := false, true, true, -1
 	if fractions {
 		last, _ = strconv.Atoi(first[0])

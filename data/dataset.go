@@ -174,8 +174,8 @@ func Split(set Dataset, share float64, seed uint64) (train, test Dataset, err er
 	return train, test, named(set.Info().Name, err)
 }
 
-// split is Split without the set's name in errors. With textEnd, the test samples of a text without
-// prompts are not drawn, but its last ones.
+// split is Split without the set's name in errors. With textEnd, the last samples of a text without
+// prompts are the test samples, and none are drawn.
 func split(set Dataset, share float64, seed uint64, textEnd bool) (train, test Dataset, err error) {
 	n := set.Len()
 	switch share = cmp.Or(share, 0.1); {

@@ -74,9 +74,7 @@ func deliver(t *testing.T, set data.Dataset, c data.LoaderConfig, n int) []data.
 		if err == io.EOF {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		batches = append(batches, batch)
 	}
 	return batches
@@ -158,9 +156,7 @@ func next(t *rapid.T, loader *data.Loader) *data.Batch {
 	if err == io.EOF {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return &batch
 }
 

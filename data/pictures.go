@@ -142,7 +142,7 @@ func (f *folder) Info() Info { return f.info }
 
 func (f *folder) Fill(batch *Batch, indices []int) error { return f.fill(batch, indices, nil) }
 
-// fill reads the pictures of a batch in parallel. Each is the part of its file that its view says.
+// fill reads the pictures of a batch in parallel. Each view chooses the part of its picture.
 func (f *folder) fill(batch *Batch, indices []int, views []view) error {
 	if err := batch.resize(f, indices); err != nil {
 		return err

@@ -250,9 +250,7 @@ func TestSplit(t *testing.T) {
 		}
 	})
 	one, _, err := data.Synthetic{Train: 1}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, _, err = data.Split(one, 0.5, 0)
 	wantError(t, err, "1 samples; want at least 2")
 }

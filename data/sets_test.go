@@ -34,9 +34,7 @@ func TestSyntheticTasks(t *testing.T) {
 		{data.NextToken, []int64{6}, []int64{6}},
 	} {
 		set, _, err := data.Synthetic{Task: row.task, Classes: 4, Channels: 3, Height: 8, Width: 6}.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		info := set.Info()
 		if info.Task() != row.task || info.Outputs() != 4 || !slices.Equal(info.Input.Shape, row.input) ||
 			!slices.Equal(info.Target.Shape, row.target) {

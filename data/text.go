@@ -171,7 +171,7 @@ func formatProblem(content []byte, width int) string {
 	return ""
 }
 
-// isWider reports whether content seems to have tokens of wide bytes, and not of width.
+// isWider reports whether content seems to have numbers of wide bytes each, not of width bytes.
 func isWider(content []byte, width, wide int) bool {
 	var low, high int64
 	for at := 0; at+wide <= len(content); at += wide {

@@ -16,7 +16,7 @@ import (
 type control struct {
 	*tensorTransport // nil while the group joins
 	cfg              Config
-	first            *outcome
+	failure          *outcome
 	gathers          *gathers
 	board            shim.Board     // Gloo's addresses
 	ready            chan struct{}  // closed when all members are connected
@@ -28,9 +28,9 @@ type control struct {
 }
 
 func newControl(c Config) *control {
-	o := &control{cfg: c, first: newOutcome(), board: shim.NewBoard(), ready: make(chan struct{}),
+	o := &control{cfg: c, failure: newOutcome(), board: shim.NewBoard(), ready: make(chan struct{}),
 		peers: map[int]*peer{}}
-	o.gathers = newGathers(c.Size, o.first, o.report, func(mine part) error {
+	o.gathers = newGathers(c.Size, o.failure, o.report, func(mine part) error {
 		o.broadcast(jsonFrame(kindPart, c.Rank, mine), nil)
 		return o.gathers.add(c.Rank, mine)
 	})
@@ -114,7 +114,7 @@ func (c *control) judge(err error) {
 // end records why the group has ended. Only the first reason counts. Rank 0 queues the reason for
 // the others before anybody in this process can learn it and close the group.
 func (c *control) end(err error) {
-	c.first.set(err, func() {
+	c.failure.set(err, func() {
 		if c.cfg.Rank == 0 {
 			c.broadcast(endFrame(0, err), nil)
 		}
@@ -147,10 +147,10 @@ func (c *control) disconnected(p *peer, err error) {
 func (c *control) fail(err error) {
 	c.report(err)
 	select {
-	case <-c.first.failed:
+	case <-c.failure.failed:
 	case <-c.gathers.closing:
 	case <-time.After(time.Second):
-		c.first.set(err, nil)
+		c.failure.set(err, nil)
 	}
 }
 
@@ -159,12 +159,12 @@ func (c *control) fail(err error) {
 // lost.
 func (c *control) close() {
 	joined := c.tensorTransport != nil
-	if joined && c.first.get() == nil {
+	if joined && c.failure.get() == nil {
 		c.gathers.markLeft(c.cfg.Rank)
 		c.broadcast(frame{kind: kindBye, rank: c.cfg.Rank}, nil)
 		select {
 		case <-c.gathers.allLeft:
-		case <-c.first.failed:
+		case <-c.failure.failed:
 		case <-time.After(c.cfg.Silence):
 		}
 	}

@@ -26,7 +26,7 @@ func TestAFailureIsQueuedBeforeItIsKnown(t *testing.T) {
 		p := newPeer(1, here, c.cfg)
 		c.peers[1] = p
 		go c.end(&LostError{Rank: 2, Why: "it died"})
-		<-c.first.failed
+		<-c.failure.failed
 		p.mu.Lock()
 		queued := len(p.queue)
 		p.mu.Unlock()
@@ -118,8 +118,8 @@ func TestRank0Judges(t *testing.T) {
 		c := newControl(Config{Size: 3}.withDefaults())
 		c.judge(reported)
 		time.AfterFunc(20*time.Millisecond, func() { row.later(c) })
-		<-c.first.failed
-		if err := c.first.get(); err != row.want {
+		<-c.failure.failed
+		if err := c.failure.get(); err != row.want {
 			t.Errorf("got %v; want %v", err, row.want)
 		}
 	}
@@ -133,7 +133,7 @@ func TestAnEndedGatherCounts(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var g *gathers
 		g = newGathers(2, newOutcome(), nil, func(mine part) error {
-			g.first.set(&FailedError{Rank: 1}, nil)
+			g.failure.set(&FailedError{Rank: 1}, nil)
 			close(g.closing)
 			cancel()
 			return cmp.Or(g.add(0, mine), g.add(1, part{What: "names"}))
@@ -150,12 +150,12 @@ func TestAFailureCountsBeforeTheEnd(t *testing.T) {
 	for range 200 {
 		c, why := newControl(Config{Size: 2}), &FailedError{Rank: 1}
 		c.gathers.share = func(part) error {
-			c.first.set(why, nil)
+			c.failure.set(why, nil)
 			close(c.gathers.closing)
 			return nil
 		}
 		_, gathered := c.gathers.gather(context.Background(), part{})
-		sent := (&tensorTransport{c: c}).broken(1, errors.New("reset"))
+		sent := (&tensorTransport{c: c}).reportBroken(1, errors.New("reset"))
 		if !errors.Is(gathered, why) || !errors.Is(sent, why) {
 			t.Fatalf("a gather: %v, a transfer: %v; want %v", gathered, sent, why)
 		}
@@ -173,7 +173,7 @@ func TestWhoIsToBlameWhileJoining(t *testing.T) {
 		return err
 	}
 	c, lost := newControl(Config{Size: 3, Rank: 1}.withDefaults()), &LostError{Rank: 2, Why: "it died"}
-	time.AfterFunc(20*time.Millisecond, func() { c.first.set(lost, nil) })
+	time.AfterFunc(20*time.Millisecond, func() { c.failure.set(lost, nil) })
 	if err := open(c); !errors.Is(err, lost) {
 		t.Errorf("got %v; want %v", err, lost)
 	}

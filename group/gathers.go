@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// gathers collects the parts of all ranks, for one gather of this member after the other. A rank is
-// at most one gather ahead, as each gather needs a part of every rank.
+// gathers collects the parts of all ranks. This member's gathers follow one after the other. A rank
+// is at most one gather ahead, as each gather needs a part of every rank.
 type gathers struct {
-	first   *outcome
+	failure *outcome
 	report  func(error)      // called if a rank has left without giving its part
 	share   func(part) error // gives this member's part to all ranks, this one included
 	closing chan struct{}    // closed when this member's transfers end
@@ -35,8 +35,8 @@ type part struct {
 // errClosed ends calls that wait when this member leaves, and later calls.
 var errClosed = errors.New("group: it was closed")
 
-func newGathers(size int, first *outcome, report func(error), share func(part) error) *gathers {
-	return &gathers{first: first, report: report, share: share, closing: make(chan struct{}),
+func newGathers(size int, failure *outcome, report func(error), share func(part) error) *gathers {
+	return &gathers{failure: failure, report: report, share: share, closing: make(chan struct{}),
 		allLeft: make(chan struct{}), parts: make([][]part, size), left: make([]bool, size),
 		news: make(chan struct{}, 1)}
 }
@@ -121,10 +121,10 @@ func (g *gathers) gather(ctx context.Context, mine part) ([]part, error) {
 		}
 		select {
 		case <-g.news:
-		case <-g.first.failed:
-			err = g.first.get()
+		case <-g.failure.failed:
+			err = g.failure.get()
 		case <-g.closing:
-			err = cmp.Or(g.first.get(), errClosed)
+			err = cmp.Or(g.failure.get(), errClosed)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

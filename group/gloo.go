@@ -48,11 +48,11 @@ func openTransport(ctx context.Context, c *control, ip net.IP) (*tensorTransport
 			return d, nil
 		}
 		select { // rank 0 may report a lost member, which is the reason
-		case <-c.first.failed:
+		case <-c.failure.failed:
 		case <-time.After(link.VerdictTime):
 		}
-		return nil, cmp.Or(c.first.get(), err)
-	case <-c.first.failed:
+		return nil, cmp.Or(c.failure.get(), err)
+	case <-c.failure.failed:
 	case <-ctx.Done():
 	}
 	c.board.Close()
@@ -61,13 +61,13 @@ func openTransport(ctx context.Context, c *control, ip net.IP) (*tensorTransport
 			d.gloo.Close()
 		}
 	}()
-	return nil, cmp.Or(c.first.get(), context.Cause(ctx))
+	return nil, cmp.Or(c.failure.get(), context.Cause(ctx))
 }
 
 // watch aborts all transfers when the group has failed or this member leaves.
 func (d *tensorTransport) watch() {
 	select {
-	case <-d.c.first.failed:
+	case <-d.c.failure.failed:
 	case <-d.c.gathers.closing:
 	}
 	d.mu.Lock()
@@ -97,7 +97,7 @@ func (w *work) Wait() error {
 		w.d.mu.Unlock()
 		switch {
 		case err != nil:
-			w.err = w.d.broken(w.peer, err)
+			w.err = w.d.reportBroken(w.peer, err)
 		case !done:
 			w.err = w.d.endError()
 		}
@@ -116,28 +116,28 @@ func (d *tensorTransport) receive(t *torch.Tensor, from, tag int) (link.Work, er
 func (d *tensorTransport) begin(peer int, f func() (shim.Transfer, error)) (link.Work, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.aborted || d.c.first.get() != nil {
+	if d.aborted || d.c.failure.get() != nil {
 		return nil, d.endError()
 	}
 	t, err := f()
 	if err != nil {
-		return nil, d.broken(peer, err)
+		return nil, d.reportBroken(peer, err)
 	}
 	w := &work{d: d, peer: peer, transfer: t}
 	d.works[w] = true
 	return w, nil
 }
 
-func (d *tensorTransport) endError() error { return cmp.Or(d.c.first.get(), errClosed) }
+func (d *tensorTransport) endError() error { return cmp.Or(d.c.failure.get(), errClosed) }
 
-// broken reports that the connection to a peer has broken, waits for rank 0's decision and returns it.
-func (d *tensorTransport) broken(peer int, err error) error {
-	if d.c.first.get() == nil {
+// reportBroken reports a broken connection to a peer, waits for rank 0's decision and returns it.
+func (d *tensorTransport) reportBroken(peer int, err error) error {
+	if d.c.failure.get() == nil {
 		why := fmt.Sprintf("the connection for tensors between it and rank %d broke: %v", d.c.cfg.Rank, err)
 		d.c.report(&LostError{Rank: peer, Why: why})
 	}
 	select {
-	case <-d.c.first.failed:
+	case <-d.c.failure.failed:
 	case <-d.c.gathers.closing:
 	}
 	return d.endError()

@@ -15,7 +15,7 @@ import (
 // Close frees it. It is safe for concurrent use.
 type Group struct {
 	rank, size int
-	first      *outcome
+	failure    *outcome
 	gathers    *gathers
 	member     member
 	closing    sync.Once
@@ -70,10 +70,10 @@ func (g *Group) Fail(e FailedError) {
 }
 
 // Failed returns a channel that is closed when a member has failed or is lost.
-func (g *Group) Failed() <-chan struct{} { return g.first.failed }
+func (g *Group) Failed() <-chan struct{} { return g.failure.failed }
 
 // Err returns the first failure, a *FailedError or a *LostError, or nil.
-func (g *Group) Err() error { return g.first.get() }
+func (g *Group) Err() error { return g.failure.get() }
 
 // Close leaves the group, ends all waits and frees the resources. All members call it when they are
 // done. It waits for the others, at most Config.Silence, so that they do not take this member for
@@ -147,11 +147,11 @@ func (g *Group) gather(ctx context.Context, mine part) ([]part, error) {
 	at := "meeting for " + mine.What
 	if n := len(mine.Data); n > maxPart {
 		return nil, fmt.Errorf("group: %s: %d bytes; want at most %d", at, n, maxPart)
-	} else if err := g.first.get(); err != nil {
+	} else if err := g.failure.get(); err != nil {
 		return nil, err
 	}
 	all, err := g.gathers.gather(ctx, mine)
-	if err != nil && ctx.Err() != nil && g.first.get() == nil {
+	if err != nil && ctx.Err() != nil && g.failure.get() == nil {
 		err = fmt.Errorf("group: %s: %w", at, ctx.Err())
 		g.Fail(FailedError{Stage: -1, MicroBatch: -1, Action: at, Message: ctx.Err().Error()})
 	}

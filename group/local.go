@@ -12,7 +12,7 @@ import (
 // members that have joined by Join, with two differences. A message that is longer than its receive
 // panics, where Gloo would end the process. Close does not wait.
 func Local(n int) []*Group {
-	g := &localGroup{first: newOutcome(), pending: map[channel][]*transfer{}}
+	g := &localGroup{failure: newOutcome(), pending: map[channel][]*transfer{}}
 	all := make([]*Group, n)
 	for rank := range all {
 		share := func(mine part) (err error) {
@@ -21,8 +21,8 @@ func Local(n int) []*Group {
 			}
 			return err
 		}
-		g.gathers = append(g.gathers, newGathers(n, g.first, g.fail, share))
-		all[rank] = &Group{rank: rank, size: n, first: g.first, gathers: g.gathers[rank],
+		g.gathers = append(g.gathers, newGathers(n, g.failure, g.fail, share))
+		all[rank] = &Group{rank: rank, size: n, failure: g.failure, gathers: g.gathers[rank],
 			member: &localMember{g, rank}}
 	}
 	return all
@@ -35,7 +35,7 @@ type localMember struct {
 
 // localGroup is the state that the members of a Local share.
 type localGroup struct {
-	first   *outcome
+	failure *outcome
 	gathers []*gathers // by rank
 	mu      sync.Mutex
 	pending map[channel][]*transfer // transfers without the other side: only sends, or only receives
@@ -58,10 +58,10 @@ func (x *transfer) Wait() error {
 
 // end records a failure, and ends all transfers that wait. The caller has the lock.
 func (g *localGroup) end(err error) {
-	g.first.set(err, nil)
+	g.failure.set(err, nil)
 	for _, waiting := range g.pending {
 		for _, x := range waiting {
-			x.err = g.first.get()
+			x.err = g.failure.get()
 			close(x.ended)
 		}
 	}
@@ -98,7 +98,7 @@ func (g *localGroup) begin(t *torch.Tensor, ch channel, peer int, sends bool) (l
 	if g.gathers[peer].hasLeft(peer) {
 		g.end(leftError(peer))
 	}
-	if err := g.first.get(); err != nil {
+	if err := g.failure.get(); err != nil {
 		return nil, err
 	}
 	waiting := g.pending[ch]

@@ -15,7 +15,7 @@ const (
 	longWait = 2 * time.Second // longer waits are logged
 	dialTime = 5 * time.Second // the limit of one dial
 
-	maxStrangers = 128 // connections at rank 0 beside one for each member; an older one is closed
+	maxStrangers = 128 // connections at rank 0 beyond one for each member; one more closes the oldest
 )
 
 // bindTime is how long rank 0 of an earlier start may keep the port.
@@ -82,7 +82,7 @@ func Join(ctx context.Context, cfg Config) (*Group, error) {
 		c.close()
 		return nil, err
 	}
-	return &Group{rank: cfg.Rank, size: cfg.Size, first: c.first, gathers: c.gathers, member: c}, nil
+	return &Group{rank: cfg.Rank, size: cfg.Size, failure: c.failure, gathers: c.gathers, member: c}, nil
 }
 
 func (c *control) join(ctx context.Context) (err error) {
@@ -101,7 +101,7 @@ func (c *control) join(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		c.fail(&FailedError{c.cfg.Rank, -1, -1, "joining", cut(err.Error(), maxText), false})
-		return c.first.get()
+		return c.failure.get()
 	}
 	c.board.Close()
 	return nil
@@ -145,14 +145,14 @@ func (c *control) assemble(ctx context.Context, me greeting) (net.IP, error) {
 	}).Stop()
 	select {
 	case <-c.ready:
-	case <-c.first.failed:
+	case <-c.failure.failed:
 	case <-ctx.Done():
 		if missing, refused := c.missing(); missing != "" {
 			c.end(&refusedError{fmt.Sprintf("group: %s of %d did not come to %s within %v: %v%s", missing,
 				c.cfg.Size, c.cfg.Address, c.cfg.Timeout, context.Cause(ctx), refused)})
 		}
 	}
-	return listener.Addr().(*net.TCPAddr).IP, c.first.get()
+	return listener.Addr().(*net.TCPAddr).IP, c.failure.get()
 }
 
 // missing names the ranks that are not connected, and the last connection that was refused.
@@ -220,11 +220,11 @@ func ownIP(ctx context.Context, host, address string) (net.IP, error) {
 // serve admits a member at rank 0, or refuses a connection. Each step of the handshake must end within
 // Config.Silence. The end of ctx closes the connection.
 func (c *control) serve(ctx context.Context, conn net.Conn, me greeting) {
-	wanted := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	keepOpen := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	p := newPeer(0, conn, c.cfg)
 	var ok frame
 	var err error
-	if p.rank, p.who, ok, err = challengeMember(conn, c.cfg); !wanted() {
+	if p.rank, p.who, ok, err = challengeMember(conn, c.cfg); !keepOpen() {
 		return
 	}
 	var problem *refusedError
@@ -253,16 +253,16 @@ func (c *control) serve(ctx context.Context, conn net.Conn, me greeting) {
 	c.refused = fmt.Sprintf("; %s was refused: %v", from, err)
 }
 
-// admit makes a process that knows the token a member, or returns the mistake in the job.
+// admit makes a timely process that knows the token a member, or returns the mistake in the job.
 func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	refuse := func(format string, args ...any) *refusedError {
 		return &refusedError{fmt.Sprintf("group: rank %d "+format, append([]any{p.rank}, args...)...)}
 	}
-	switch there, size := c.peers[p.rank], c.cfg.Size; {
-	case closed(c.ready) || c.first.get() != nil:
-		_ = p.conn.Close()
+	switch earlier, size := c.peers[p.rank], c.cfg.Size; {
+	case closed(c.ready) || c.failure.get() != nil:
+		_ = p.conn.Close() // too late
 		return nil
 	case p.who.Libtorch != me.Libtorch:
 		return refuse("has libtorch %s, rank 0 %s; want the same on all", p.who.Libtorch, me.Libtorch)
@@ -271,9 +271,9 @@ func (c *control) admit(p *peer, ok frame, me greeting) *refusedError {
 			p.who.Size, size)
 	case p.rank < 1 || p.rank >= size:
 		return refuse("joins a group of %d; want 1 to %d", size, size-1)
-	case there != nil:
+	case earlier != nil:
 		return refuse("is there twice: %v, and %v; want each rank once, and another port for another job",
-			there.who.process(), p.who.process())
+			earlier.who.process(), p.who.process())
 	}
 	p.send(ok.encode())
 	if c.add(p); len(c.peers) == c.cfg.Size-1 {
@@ -298,8 +298,8 @@ func (c *control) meetRank0(ctx context.Context, me greeting) (net.IP, error) {
 	select {
 	case <-c.ready:
 		return conn.LocalAddr().(*net.TCPAddr).IP, nil
-	case <-c.first.failed:
-		return nil, c.first.get()
+	case <-c.failure.failed:
+		return nil, c.failure.get()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("group: rank %d of %d has reached rank 0, and waited for others: %w",
 			c.cfg.Rank, c.cfg.Size, context.Cause(ctx))

@@ -30,8 +30,8 @@ func ReadAdapter(folder string) (o nn.LoRA, err error) {
 	if err := c.read(); err != nil {
 		return o, err
 	}
-	only(c, "peft_type", "LORA", "LORA")
-	only(c, "bias", "none", "none")
+	mustBe(c, "peft_type", "LORA", "LORA")
+	mustBe(c, "bias", "none", "none")
 	o.Rank, o.Alpha, o.Dropout = get(c, "r", int64(8)), get(c, "lora_alpha", 8.0), get(c, "lora_dropout", 0.0)
 	// These do not change what an adapter computes, or the weights tell them.
 	ignored := []string{"base_model_name_or_path", "fan_in_fan_out", "inference_mode", "init_lora_weights",
@@ -58,9 +58,9 @@ func ReadAdapter(folder string) (o nn.LoRA, err error) {
 	return o, nil
 }
 
-// WriteAdapter writes a folder in the layout of the PEFT library with the adapters among the
-// tensors of a model, which have their names in the model. base is the path or name of the model
-// without adapters.
+// WriteAdapter writes the adapters among a model's tensors to a folder in the layout of the PEFT
+// library. tensors have their names in the model. base is the path or name of the model without
+// adapters.
 func WriteAdapter(folder, base string, o nn.LoRA, tensors []safetensors.Tensor) error {
 	var adapter []safetensors.Tensor
 	var layers []string

@@ -10,7 +10,7 @@ type filter struct {
 	size     nn.Pair
 	stride   int64    // 0 is 1
 	unpadded bool     // else padded so that stride 1 keeps the size of the image
-	beside   bool     // reads the path of the branch and ends the branch; see mixed
+	isEnd    bool     // one of the ends of a branch; see branch
 	pool     nn.Layer // nil for a convolution
 }
 

@@ -90,29 +90,29 @@ func (c *config) refuse(field, value, want string) {
 	}
 }
 
-// get reads a field. If the field is absent or null, get returns otherwise.
-func get[T any](c *config, name string, otherwise T) T {
+// get reads a field. If the field is absent or null, get returns fallback.
+func get[T any](c *config, name string, fallback T) T {
 	text, there := c.fields[name]
 	delete(c.fields, name)
-	if value := otherwise; there && string(text) != "null" {
+	if value := fallback; there && string(text) != "null" {
 		if json.Unmarshal(text, &value) == nil {
 			return value
 		}
-		c.refuse(name, string(text), fmt.Sprintf("of type %T", otherwise))
+		c.refuse(name, string(text), fmt.Sprintf("of type %T", fallback))
 	}
-	return otherwise
+	return fallback
 }
 
-// only refuses a field whose value is not allowed.
-func only[T comparable](c *config, name string, otherwise T, allowed ...T) {
-	if value := get(c, name, otherwise); !slices.Contains(allowed, value) {
+// mustBe refuses a field whose value is not allowed. An absent field has the value fallback.
+func mustBe[T comparable](c *config, name string, fallback T, allowed ...T) {
+	if value := get(c, name, fallback); !slices.Contains(allowed, value) {
 		c.refuse(name, fmt.Sprint(value), strings.Trim(fmt.Sprint(allowed), "[]"))
 	}
 }
 
-// size reads a field that must be at least 1. With 0 as otherwise the field must exist.
-func (c *config) size(name string, otherwise int64) int64 {
-	n := get(c, name, otherwise)
+// size reads a field that must be at least 1. With 0 as fallback the field must exist.
+func (c *config) size(name string, fallback int64) int64 {
+	n := get(c, name, fallback)
 	if n < 1 || n > 1<<24 {
 		c.refuse(name, fmt.Sprint(n), "1 to 2^24")
 	}
@@ -132,10 +132,10 @@ func llamaFamily(c *config, family string) model {
 		c.refuse("num_key_value_heads", fmt.Sprint(a.KVHeads),
 			fmt.Sprintf("a divisor of the %d heads", a.Heads))
 	}
-	only(c, "hidden_act", "silu", "silu")
-	only(c, "attention_dropout", 0.0, 0)
-	only(c, "mlp_bias", false, false)
-	only(c, "pretraining_tp", 1, 1)
+	mustBe(c, "hidden_act", "silu", "silu")
+	mustBe(c, "attention_dropout", 0.0, 0)
+	mustBe(c, "mlp_bias", false, false)
+	mustBe(c, "pretraining_tp", 1, 1)
 	switch family {
 	case "llama", "qwen3":
 		a.Bias = get(c, "attention_bias", false)
@@ -224,16 +224,16 @@ func gpt2Family(c *config, _ string) model {
 		Heads: int(c.size("n_head", 0)), Context: int(c.size("n_positions", 1024)),
 		Classes: int(c.size("vocab_size", 0)), Dropout: get(c, "resid_pdrop", 0.1)}
 	context := o.Context // fixed by the weights, whatever the length of texts
-	only(c, "embd_pdrop", 0.1, o.Dropout)
-	only(c, "attn_pdrop", 0.1, o.Dropout)
-	only(c, "activation_function", "gelu_new", "gelu_new", "gelu_pytorch_tanh")
-	only(c, "layer_norm_epsilon", 1e-5, 1e-5)
-	only(c, "n_inner", int64(4*o.Width), int64(4*o.Width))
-	only(c, "scale_attn_weights", true, true)
-	only(c, "scale_attn_by_inverse_layer_idx", false, false)
-	only(c, "reorder_and_upcast_attn", false, false)
-	only(c, "add_cross_attention", false, false)
-	only(c, "tie_word_embeddings", true, true)
+	mustBe(c, "embd_pdrop", 0.1, o.Dropout)
+	mustBe(c, "attn_pdrop", 0.1, o.Dropout)
+	mustBe(c, "activation_function", "gelu_new", "gelu_new", "gelu_pytorch_tanh")
+	mustBe(c, "layer_norm_epsilon", 1e-5, 1e-5)
+	mustBe(c, "n_inner", int64(4*o.Width), int64(4*o.Width))
+	mustBe(c, "scale_attn_weights", true, true)
+	mustBe(c, "scale_attn_by_inverse_layer_idx", false, false)
+	mustBe(c, "reorder_and_upcast_attn", false, false)
+	mustBe(c, "add_cross_attention", false, false)
+	mustBe(c, "tie_word_embeddings", true, true)
 	return model{
 		dropout: true, vocab: o.Classes,
 		Info: Info{Kind: Text, Input: []int64{int64(min(o.Context, 512))}, Defaults: o,
@@ -252,8 +252,8 @@ func viTFamily(c *config, _ string) model {
 	depth, heads := c.size("num_hidden_layers", 0), c.size("num_attention_heads", 0)
 	labels := get(c, "id2label", map[string]string{"0": "", "1": ""})
 	eps, bias := get(c, "layer_norm_eps", 1e-12), get(c, "qkv_bias", true)
-	only(c, "hidden_act", "gelu", "gelu")
-	only(c, "attention_probs_dropout_prob", 0.0, 0)
+	mustBe(c, "hidden_act", "gelu", "gelu")
+	mustBe(c, "attention_probs_dropout_prob", 0.0, 0)
 	o := Options{Classes: len(labels), Channels: int(c.size("num_channels", 3)), Size: int(size),
 		Dropout: get(c, "hidden_dropout_prob", 0.0)}
 	if size%patch != 0 {
@@ -318,10 +318,10 @@ func (c *config) normalisation() (mean, std []float64) {
 	}
 	err := p.read()
 	mean, std = get(p, "image_mean", []float64{0.5, 0.5, 0.5}), get(p, "image_std", []float64{0.5, 0.5, 0.5})
-	if only(p, "do_rescale", true, true); !get(p, "do_normalize", true) {
+	if mustBe(p, "do_rescale", true, true); !get(p, "do_normalize", true) {
 		mean, std = make([]float64, len(mean)), slices.Repeat([]float64{1}, len(std))
 	}
-	only(p, "rescale_factor", 1.0/255, 1.0/255)
+	mustBe(p, "rescale_factor", 1.0/255, 1.0/255)
 	c.err = cmp.Or(c.err, err, p.err)
 	return mean, std
 }

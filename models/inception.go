@@ -86,10 +86,10 @@ func inceptionD() [][]filter {
 func inceptionE() [][]filter {
 	return [][]filter{
 		{conv("branch1x1", 320, 1, 1)},
-		{conv("branch3x3_1", 384, 1, 1), beside(conv("branch3x3_2a", 384, 1, 3)),
-			beside(conv("branch3x3_2b", 384, 3, 1))},
+		{conv("branch3x3_1", 384, 1, 1), asEnd(conv("branch3x3_2a", 384, 1, 3)),
+			asEnd(conv("branch3x3_2b", 384, 3, 1))},
 		{conv("branch3x3dbl_1", 448, 1, 1), conv("branch3x3dbl_2", 384, 3, 3),
-			beside(conv("branch3x3dbl_3a", 384, 1, 3)), beside(conv("branch3x3dbl_3b", 384, 3, 1))},
+			asEnd(conv("branch3x3dbl_3a", 384, 1, 3)), asEnd(conv("branch3x3dbl_3b", 384, 3, 1))},
 		{pool(smoothingPool()), conv("branch_pool", 192, 1, 1)},
 	}
 }

@@ -25,12 +25,12 @@ type branch struct{ path, ends []nn.Layer }
 
 func pool(l nn.Layer) filter { return filter{pool: l} }
 
-func beside(f filter) filter {
-	f.beside = true
+func asEnd(f filter) filter {
+	f.isEnd = true
 	return f
 }
 
-// newMixed makes a block of branches for an input of in channels. In a branch, filters with beside
+// newMixed makes a block of branches for an input of in channels. In a branch, filters with isEnd
 // are ends and the others are the path.
 func newMixed(in int64, branches [][]filter) *mixed {
 	l := &mixed{relu: true}
@@ -41,13 +41,13 @@ func newMixed(in int64, branches [][]filter) *mixed {
 		var b branch
 		channels := in
 		for k, f := range filters {
-			final := k == len(filters)-1 || f.beside
+			final := k == len(filters)-1 || f.isEnd
 			layer, name, out := f.pool, "pool"+strconv.Itoa(i), channels
 			if layer == nil {
 				layer, name, out = f.unit(channels, !final || !l.relu), f.name, f.out
 			}
 			l.Child(name, layer)
-			if f.beside {
+			if f.isEnd {
 				b.ends = append(b.ends, layer)
 			} else {
 				b.path, channels = append(b.path, layer), out

@@ -52,7 +52,7 @@ type alias struct{ name, field string }
 // number is an option of type int.
 type number struct {
 	field string
-	most  int // allowed; the products of these fit an int64
+	most  int // allowed, so that the sizes that a model computes fit an int64
 	value *int
 }
 

@@ -8,13 +8,13 @@ import (
 )
 
 // transformerBlock is skip1, ln1, the attention under its name, drop1, add1, skip2, ln2, mlp,
-// drop2, add2. A text may precede the numbers, as in skip_1. Without dropout there are no drop1 and
+// drop2, add2. prefix precedes the numbers, as in skip_1. Without dropout there are no drop1 and
 // drop2.
-func transformerBlock(norm nn.NormConfig, width int64, before, name string, attention, mlp nn.Layer,
+func transformerBlock(norm nn.NormConfig, width int64, prefix, name string, attention, mlp nn.Layer,
 	dropout float64) *nn.Sequential {
 	s := nn.NewSequential()
 	for i, part := range []nn.NamedLayer{{Name: name, Layer: attention}, {Name: "mlp", Layer: mlp}} {
-		number := before + strconv.Itoa(i+1)
+		number := prefix + strconv.Itoa(i+1)
 		path := []nn.NamedLayer{{Name: "ln" + number, Layer: nn.NewLayerNorm([]int64{width}, norm)}, part}
 		if dropout != 0 {
 			path = append(path, nn.NamedLayer{Name: "drop" + number, Layer: nn.NewDropout(dropout)})
@@ -32,7 +32,7 @@ func addAll(s *nn.Sequential, layers []nn.NamedLayer) *nn.Sequential {
 	return s
 }
 
-// addDropout adds a layer of dropout unless p is 0.
+// addDropout adds a layer of dropout unless dropout is 0.
 func addDropout(s *nn.Sequential, name string, dropout float64) {
 	if dropout != 0 {
 		s.Add(name, nn.NewDropout(dropout))

@@ -70,7 +70,7 @@ func buildViT(name string, patch int, o Options) (*nn.Sequential, error) {
 var viTNorm = nn.NormConfig{Eps: 1e-6}
 
 // viTBlock is skip_1, ln_1, self_attention, add_1, skip_2, ln_2, mlp, add_2. The first layer of
-// self_attention has its name, so that its parameters are torchvision's
+// self_attention adds no name of its own, so that its parameters are torchvision's
 // self_attention.in_proj_weight and self_attention.in_proj_bias.
 func viTBlock(width, heads int64, dropout float64) *nn.Sequential {
 	attention := nn.NewSequential().Add("", newInProjection(width))

@@ -13,19 +13,19 @@ import (
 // l must be stashed and popped inside of l. For a pipe l is one layer, even a Sequential.
 //
 // Names and parameters are l's. Results and gradients have the same bits as without Checkpointed,
-// except for a tensor that l and other layers use: a parameter (Base.Share) or an input. Its
-// gradient sums the terms from l first. Only one backward at a time may go through shared
-// parameters.
+// with one exception: a parameter (Base.Share) or an input that other layers use too. Its gradient
+// sums the terms from l first. Only one backward at a time may go through shared parameters.
 //
 // Ctx.Checkpointing is set in the first run of l, Ctx.Recomputing in the second, inside of
 // Backward. Both runs draw the same random numbers, and only the first moves running statistics. l
 // runs only once, with neither flag, if grad is off or if neither an input nor a parameter of l
-// requires a gradient. In a stage that recomputes, l runs three times: the stage's recomputation is
-// a first run with both flags set.
+// requires a gradient. If a pipe recomputes the stage of l, l runs three times. Both flags are set
+// in the second of these runs, which is the stage's recomputation.
 //
-// A layer that declares InPlace, in l or after l, gets a copy of an input of l. Backward fails if
-// anything else overwrites an input. If l panics or ends its goroutine in the second run, Backward
-// does the same, and Ctx.Path names the layer. A run that fails restores the buffers of l.
+// A layer in or after l that declares InPlace gets a copy where it would overwrite an input of l.
+// Backward fails if anything else overwrites an input. If l panics or ends its goroutine in the
+// second run, Backward does the same, and Ctx.Path names the layer. A run that fails restores the
+// buffers of l.
 func Checkpointed(l Layer) Layer { return checkpointed{l} }
 
 type checkpointed struct{ Layer }

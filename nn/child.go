@@ -32,7 +32,7 @@ func (b *Base) mustBeFree(name string) {
 		"%q is declared twice in one module", name)
 }
 
-// declares reports whether n is a child of b, or with deep a descendant.
+// declares reports whether n is a child of b or, if deep is set, any descendant.
 func (b *Base) declares(n *Base, deep bool) bool {
 	return n.parent == b || slices.ContainsFunc(b.children, func(c child) bool {
 		m := c.m.node()
@@ -40,9 +40,9 @@ func (b *Base) declares(n *Base, deep bool) bool {
 	})
 }
 
-// mustRun refuses to run a layer that is no child of the running module, or with deep no
-// descendant. The layer's parameters would not be listed. Without a name it would draw the same
-// random numbers as other layers.
+// mustRun refuses to run a layer that is not a child of the running module or, if deep is set, not
+// even a descendant. The layer's parameters would not be listed. Without a name it would draw the
+// same random numbers as other layers.
 //
 // If no module runs, as in a training loop that calls a model's Forward, a layer without a parent
 // is a model. A Ctx runs only one model, as two would have the same path.

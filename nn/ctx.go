@@ -19,7 +19,7 @@ type Ctx struct {
 	spans []span
 
 	running         Module    // the module in Forward, if Run or RunNamed called it; nil without
-	model           *Base     // what Run has run while running was nil; nil before
+	model           *Base     // the layer that Run has run as a model; nil before
 	stashed, popped []SkipKey // by running
 	failed          *string   // path of the layer that panicked in a recomputation; forks share it
 }
@@ -34,8 +34,8 @@ type Config struct {
 	// Recomputing says that this forward repeats an earlier one to rebuild its graph: running
 	// statistics must not move again.
 	Recomputing bool
-	// Seed of the run and step is mixed with the micro-batch and the layer's name. 0 in training is
-	// the next seed of the torch.Ctx, so that dropout drops other elements in each forward.
+	// Seed, of the run and step, is mixed with the micro-batch and the layer's name. If it is 0 in
+	// training, NewCtx takes the next seed of the torch.Ctx, so that dropout differs by forward.
 	Seed  uint64
 	Spans bool // record which autograd nodes each layer makes; see LayerOf
 
@@ -166,8 +166,8 @@ func (c *Ctx) run(l NamedLayer, xs []*torch.Tensor) []*torch.Tensor {
 	return ys
 }
 
-// denseOutputs makes the outputs of a layer dense, as a pipe does where it cuts the model. A
-// repeated tensor stays one tensor. The layer may have returned an unchanged input.
+// denseOutputs makes the outputs of a layer dense, as a pipe does where it cuts the model. inputs
+// are those that the layer may have returned (engine.Boundary). A repeated tensor stays one tensor.
 func (c *Ctx) denseOutputs(inputs, ys []*torch.Tensor) []*torch.Tensor {
 	out := slices.Clone(ys)
 	for i, y := range ys {

@@ -138,16 +138,16 @@ func (l *groupedAttention) forward(c *Ctx, xs []*torch.Tensor) []*torch.Tensor {
 	mark := c.Mark()
 	q, k, v := xs[0], xs[1], xs[2]
 	n, groups, tokens, width := q.Size(0)/l.kvHeads, q.Size(1), q.Size(2), q.Size(3)
-	seen := k.Size(2)
+	keys := k.Size(2)
 	var y *torch.Tensor
 	if hasFlash() {
-		k, v = c.Expand(k, k.Size(0), groups, seen, width), c.Expand(v, v.Size(0), groups, seen, width)
-		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, l.causal && seen == tokens)
+		k, v = c.Expand(k, k.Size(0), groups, keys, width), c.Expand(v, v.Size(0), groups, keys, width)
+		y = c.Op("aten::scaled_dot_product_attention", q, k, v, nil, 0.0, l.causal && keys == tokens)
 	} else {
 		merge := func(x *torch.Tensor, last int64) *torch.Tensor { return c.Reshape(x, q.Size(0), -1, last) }
 		scores := c.Matmul(merge(q, width), c.Transpose(merge(k, width), 1, 2))
-		weights := c.softmaxWeights(c.Reshape(scores, -1, groups, tokens, seen), width, l.causal)
-		y = c.Matmul(merge(weights, seen), merge(v, width))
+		weights := c.softmaxWeights(c.Reshape(scores, -1, groups, tokens, keys), width, l.causal)
+		y = c.Matmul(merge(weights, keys), merge(v, width))
 	}
 	y = c.Reshape(y, n, l.kvHeads, groups, tokens, width)
 	y = c.Reshape(c.Op("aten::permute", y, []int64{0, 3, 1, 2, 4}), n, tokens, l.kvHeads*groups*width)

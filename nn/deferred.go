@@ -24,8 +24,8 @@ type moments struct {
 }
 
 // observe adds a micro-batch [N, channels, ...] by the pairwise update of Chan, Golub and LeVeque,
-// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squares of
-// a micro-batch are the squares within each row plus the squares of the rows' means. observe
+// "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979. The squared
+// distances of a micro-batch are summed within each row and between the rows' means. observe
 // allocates a float64 copy of x.
 func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 	channels := x.Size(1)
@@ -37,11 +37,11 @@ func (d *Deferred) observe(c *Ctx, b *BatchNorm, x *torch.Tensor) {
 		defer func() { c.Release(mark) }()
 		rows := x.Size(0)
 		values := x.Numel() / (rows * channels) // in a channel of a row
-		within, means := varMean(c, c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
+		variances, means := varMean(c, c.To(c.Reshape(x, rows, channels, values), torch.Float64), 2)
 		between, mean := varMean(c, means, 0)
 		count := float64(rows * values)
-		inside := c.Op("aten::sum.dim_IntList", within, []int64{0})
-		squares := c.Add_(c.MulScalar(between, count), inside, float64(values))
+		within := c.Op("aten::sum.dim_IntList", variances, []int64{0})
+		squares := c.Add_(c.MulScalar(between, count), within, float64(values))
 		m := d.layers[b]
 		if m == nil {
 			if d.layers == nil {

@@ -59,5 +59,5 @@ func (l *Linear) Forward(c *Ctx, x *torch.Tensor) *torch.Tensor {
 	return y
 }
 
-// linear is also promoted to layers that embed a Linear.
+// linear finds the Linear of a layer, also of one that embeds a Linear; see linears.
 func (l *Linear) linear() *Linear { return l }

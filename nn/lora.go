@@ -103,8 +103,8 @@ func isAdapter(name string) bool {
 
 func loraName(layer, which string) string { return layer + ".lora_" + which + ".weight" }
 
-// MergeLoRA returns the tensors of m, which have their names in m, without those of adapters. Each
-// adapter is added to the weight of its layer: W + Alpha/Rank B A. A sum is computed when its
+// MergeLoRA takes tensors of m, with their names in m, and returns them without the adapters'.
+// Each adapter is added to the weight of its layer: W + Alpha/Rank B A. A sum is computed when its
 // tensor is loaded.
 func MergeLoRA(m Module, tensors []safetensors.Tensor) []safetensors.Tensor {
 	merged := map[string]safetensors.Tensor{}

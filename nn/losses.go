@@ -76,8 +76,8 @@ func (l *operatorLoss) ignoredClass() int64 {
 	return -100
 }
 
-// totalWeight returns the number of targets that are not ignored, or with weights of classes the
-// sum of the targets' weights.
+// totalWeight returns the number of targets that are not ignored. If classes have weights, it
+// returns the sum of these targets' weights.
 func (l *operatorLoss) totalWeight(targets []int64) (weight float64) {
 	for _, class := range targets {
 		switch {

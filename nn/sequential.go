@@ -67,8 +67,8 @@ func (s *Sequential) find(name string) (*Sequential, int) {
 }
 
 // Slice makes a Sequential of the children from <= i < to, under their names. They stay children of
-// s: what frees, freezes or replaces their parameters in one of the two does so in both. Layers may
-// be added to the slice, such as another head.
+// s, so freeing, freezing or replacing their parameters affects both. Layers may be added to the
+// slice, such as another head.
 func (s *Sequential) Slice(from, to int) *Sequential {
 	return &Sequential{Base: Base{children: slices.Clone(s.children[from:to])},
 		layers: slices.Clone(s.layers[from:to])}

@@ -22,7 +22,7 @@ type SkipStore struct {
 	outputs []layerOutput // see guardOutput
 }
 
-// layerOutput is an output of a layer. No other tensor gets its storage before t is freed.
+// layerOutput is an output of a layer. Until t is freed, only t and its views have the storage.
 type layerOutput struct {
 	t       *torch.Tensor
 	storage uintptr
@@ -93,7 +93,7 @@ func (s *SkipStore) Take(c *Ctx, key SkipKey) *torch.Tensor {
 	if h == nil {
 		return nil
 	}
-	h.unchanged(c, key)
+	h.mustBeUnchanged(c, key)
 	delete(s.held, key)
 	return h.t
 }
@@ -130,7 +130,7 @@ func (s *SkipStore) stash(c *Ctx, key SkipKey, t *torch.Tensor) {
 
 func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	if list, ok := s.given[key]; ok && len(list) > 0 {
-		list[0].unchanged(c, key)
+		list[0].mustBeUnchanged(c, key)
 		s.given[key] = list[1:]
 		return c.Adopt(list[0].t)
 	}
@@ -138,7 +138,7 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	if h == nil {
 		c.refuse("pop", key, "has not been stashed; a checkpointed layer needs both ends of its skips")
 	}
-	h.unchanged(c, key)
+	h.mustBeUnchanged(c, key)
 	var t *torch.Tensor
 	if h.t != nil {
 		t = engine.Branch(c.Ctx, h.t)
@@ -150,7 +150,7 @@ func (s *SkipStore) pop(c *Ctx, key SkipKey) *torch.Tensor {
 	return t
 }
 
-func (h *heldSkip) unchanged(c *Ctx, key SkipKey) {
+func (h *heldSkip) mustBeUnchanged(c *Ctx, key SkipKey) {
 	if h.t != nil && h.t.Changes() != h.changes {
 		c.refuse("pop", key, "was overwritten in place after it was stashed; "+
 			"let the layer that did it declare nn.InPlace, or stash a Clone")

@@ -25,7 +25,7 @@ type WeightsConfig struct {
 	// Existing loads only parameters that are materialised, for a model that several processes
 	// share. The file must have the others too.
 	Existing bool
-	// Unfilled spares Materialise the initial values of the parameters that the file has. These
+	// Unfilled makes Materialise skip the initial values of the parameters that the file has. These
 	// parameters must then be loaded.
 	Unfilled bool
 }
@@ -300,8 +300,8 @@ func matchWeights(tensors []safetensors.Tensor, m Module, o WeightsConfig) *weig
 	return w
 }
 
-// matchTied returns the names after the first under which a file has tied parameters of m. If the
-// file does not have the first name, matchTied adds the tensor to file under the first name.
+// matchTied returns the second and later names of m's tied parameters that are in the file. If the
+// file lacks a parameter's first name, matchTied adds the tensor to file under it.
 func matchTied(file map[string]safetensors.Tensor, m Module) (laterNames map[string]bool) {
 	laterNames = map[string]bool{}
 	first := map[*Param]string{}

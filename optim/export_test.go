@@ -2,7 +2,7 @@ package optim
 
 import "penstock.example/torch"
 
-var StepDecay, Cosine, Warmup = stepDecay, cosine, warmup
+var StepDecay, Cosine, Warmup = stepDecay, cosine, ramp
 
 // Break makes an optimizer's updates panic half-way through the n-th parameter that is updated from
 // now on, counted from 0.

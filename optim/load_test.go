@@ -128,10 +128,11 @@ func TestLoadRefusesWhatDoesNotFit(t *testing.T) {
 			s.DType = safetensors.I32
 			return []safetensors.Tensor{s}
 		}), steps, whole, `is I32[3 5 7]`},
-		{"the bytes are too few", edit("exp_avg_sq.a.weight", func(s safetensors.Tensor) []safetensors.Tensor {
-			s.Load = func(write func([]byte) error) error { return write(make([]byte, 12)) }
-			return []safetensors.Tensor{s}
-		}), steps, whole, `"exp_avg_sq.a.weight": from: float32[257 131] holds 134668 bytes, ` +
+		{"the bytes are too few", edit("exp_avg_sq.a.weight",
+			func(s safetensors.Tensor) []safetensors.Tensor {
+				s.Load = func(write func([]byte) error) error { return write(make([]byte, 12)) }
+				return []safetensors.Tensor{s}
+			}), steps, whole, `"exp_avg_sq.a.weight": from: float32[257 131] holds 134668 bytes, ` +
 			`the data has 12`},
 		{"reading fails", edit("exp_avg_sq.a.weight", func(s safetensors.Tensor) []safetensors.Tensor {
 			s.Load = func(func([]byte) error) error { return errors.New("the disk is gone") }

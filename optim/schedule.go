@@ -31,8 +31,8 @@ func cosine(base, low float64, steps int) Schedule {
 	}
 }
 
-// warmup rises linearly from a rate to the first rate of next (LinearLR), then follows next.
-func warmup(from float64, steps int, next Schedule) Schedule {
+// ramp goes linearly from a rate to the first rate of next (LinearLR), then follows next.
+func ramp(from float64, steps int, next Schedule) Schedule {
 	to := next(0)
 	return func(step int) float64 {
 		if step < steps {
@@ -88,8 +88,8 @@ type ScheduleConfig struct {
 	Gamma          float64 // factor of each drop of "step"; 0 means 0.1
 	MinLR          float64 // last rate of "cosine" and "linear"
 	Rise           float64 // share of the steps in which "one-cycle" rises; 0 means 0.3
-	DivFactor      float64 // LR over the first rate of "one-cycle"; 0 means 25
-	FinalDivFactor float64 // the first rate of "one-cycle" over its last; 0 means 10000
+	DivFactor      float64 // LR divided by the first rate of "one-cycle"; 0 means 25
+	FinalDivFactor float64 // the first rate of "one-cycle" divided by its last; 0 means 10000
 }
 
 // schedulesWith lists the schedules that have a field.
@@ -117,14 +117,14 @@ func NewSchedule(name string, o ScheduleConfig) (Schedule, error) {
 	case "cosine":
 		s = cosine(o.LR, o.MinLR, after)
 	case "linear":
-		s = warmup(o.LR, after, func(int) float64 { return o.MinLR })
+		s = ramp(o.LR, after, func(int) float64 { return o.MinLR })
 	case "one-cycle":
 		s = oneCycle(o.LR, cmp.Or(o.Rise, 0.3), cmp.Or(o.DivFactor, 25), cmp.Or(o.FinalDivFactor, 1e4), after)
 	case "step":
 		s = stepDecay(o.LR, cmp.Or(o.Gamma, 0.1), cmp.Or(o.StepSize, max(1, after/3)))
 	}
 	if o.WarmupSteps > 0 {
-		s = warmup(o.LR/float64(o.WarmupSteps+1), o.WarmupSteps, s)
+		s = ramp(o.LR/float64(o.WarmupSteps+1), o.WarmupSteps, s)
 	}
 	return s, nil
 }

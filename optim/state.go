@@ -19,8 +19,8 @@ type rule interface {
 	slots() []string
 	// temporaries returns the number of temporary tensors of the parameter's shape in an update.
 	temporaries() int
-	// update changes p and its slots by the gradient g, which it keeps. step counts the parameter's updates
-	// from 1. scratch has the temporaries. It runs without recording and makes no other tensors.
+	// update changes p and its slots by the gradient g, and leaves g unchanged. step counts the
+	// parameter's updates from 1. scratch has the temporaries. It makes no graph and no other tensors.
 	update(c *torch.Ctx, p, g *torch.Tensor, slots []*torch.Tensor, step int64, scratch []*torch.Tensor,
 		lr float64)
 }
@@ -127,9 +127,9 @@ func (o *optimizer) Close() {
 // free their gradients.
 type Update interface {
 	// Apply updates the parameters that had a gradient in Prepare, with their current gradients and the
-	// current rate. It is called at most once, and needs no more memory. If an operator fails, earlier
-	// parameters are updated and counted, later ones are unchanged. The parameter itself is not counted
-	// and may be half updated.
+	// current rate. It is called at most once, and needs no more memory. If an operator fails, the
+	// parameters before are updated and counted, and those after are unchanged. The parameter that
+	// failed is not counted and may be half updated.
 	Apply()
 	// Drop frees the temporaries, and new state that was not applied. It is idempotent.
 	Drop()

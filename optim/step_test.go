@@ -324,7 +324,8 @@ func TestRefusedUpdateChangesNothing(t *testing.T) {
 						limit-live, now-live)
 				}
 				if after := all(refused); !maps.Equal(after, before) {
-					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step, limit-live)
+					t.Fatalf("step %d, %d bytes available: a refused update has changed something", step,
+						limit-live)
 				}
 				// so that this allocation is let through and the next may not be
 				limit = e.Live + e.Requested + slack

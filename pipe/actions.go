@@ -57,7 +57,7 @@ func (r *run) layer(a schedule.Action, err error) string {
 // other stages.
 func (r *run) forward(c *torch.Ctx, a schedule.Action) {
 	stage, state := r.p.stages[a.Stage], r.state(a)
-	state.execution.Final = !r.back
+	state.execution.Final = !r.withBackward
 	if a.Stage == 0 {
 		r.viewBatch(c, a.MicroBatch)
 	}
@@ -130,7 +130,7 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 			state.skips[i].grads[k] = nil
 		}
 	}
-	// With the policy Optimal a plan assumes this gradient, although no layer needs it.
+	// With the policy Optimal plans count this gradient, although no layer here or before needs it.
 	if !r.inputGrad && r.p.firstTrained >= stage.first+len(stage.Layers) {
 		torch.FreeAll(slices.Concat(append(skips, state.outGrad)...))
 		clear(skips)
@@ -142,7 +142,7 @@ func (r *run) backward(c *torch.Ctx, a schedule.Action) {
 		state.execution.GiveTie(i, state.ties[i].later)
 		state.ties[i].later = nil
 	}
-	defer stage.dropReplicaGrads() // of a backward that fails
+	defer stage.dropReplicaGrads() // a backward that fails has left some
 	state.execution.Defer = a.Kind == schedule.BackwardInput
 	r.perform(c, a, r.operations(a.Stage, a.MicroBatch).backward)
 	r.takeInputGrads(c, a, stage, state)
@@ -176,12 +176,12 @@ func (r *run) takeInputGrads(c *torch.Ctx, a schedule.Action, stage *Stage, stat
 	}
 	for i, p := range stage.skips {
 		if p.received() && p.place < len(skips) { // false if the plan has no backward of the first unit
-			state.skips[i].back = skips[p.place]
+			state.skips[i].popGrads = skips[p.place]
 		}
 	}
 	for i, t := range stage.ties {
 		if t.received() {
-			state.ties[i].back = c.Keep(c.TakeGrad(t.tensor()))
+			state.ties[i].sum = c.Keep(c.TakeGrad(t.tensor()))
 		}
 	}
 }

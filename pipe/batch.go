@@ -12,8 +12,8 @@ import (
 type Batch struct {
 	Input  []Value // of the first layer; a leaf that requires a gradient receives one
 	Target []Value // of the loss; for Step alone
-	// Step is the number of the step, which with Config.Seed seeds dropout. Nil is one more than the
-	// last, from 0, or the last if FirstMicroBatch is set. A step that failed does not count.
+	// Step is the step's number, which seeds dropout together with Config.Seed. If nil, steps count
+	// up from 0, and a batch with FirstMicroBatch repeats the last one. Failed steps do not count.
 	Step     *int64
 	Training bool // makes Infer run the layers as in training; other calls ignore it
 	// Each, if set, gets the output of each micro-batch from Infer, in order, on the last stage's
@@ -25,8 +25,8 @@ type Batch struct {
 	// each replica (Config.Replicas) has its own gradients and buffers. The next batch without
 	// Accumulate sums the gradients, and all replicas take the buffers of replica 0.
 	Accumulate bool
-	// TotalWeight is the weight of all batches of an update in the mean of a loss (nn.LossWeight),
-	// mostly their rows; 0 is this batch's.
+	// TotalWeight is the sum of the weights (nn.LossWeight, mostly the rows) of all batches of the
+	// update, by which a mean loss is divided. 0 is this batch's weight.
 	TotalWeight float64
 	// FirstMicroBatch is the number of micro-batches of earlier batches of the update
 	// (Pipe.MicroBatches). Random numbers depend on it, and PlanFor counts the gradients from them.
@@ -46,7 +46,7 @@ type Value struct {
 	Whole  bool // every micro-batch gets the whole tensor; otherwise it is split by rows
 }
 
-// Rows are tensors [rows, ...], of one number of rows, that are split into micro-batches.
+// Rows are tensors [rows, ...] with equal numbers of rows, which are split into micro-batches.
 func Rows(ts ...*torch.Tensor) []Value { return values(ts, false) }
 
 // NoChunk are tensors of any shape, which every micro-batch receives whole, as in

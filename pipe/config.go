@@ -103,7 +103,7 @@ func (cfg Config) resolved(layers []nn.NamedLayer) (Config, error) {
 	return cfg, err
 }
 
-// checkSchedule makes a program by the schedule, and compares the plan's workers with the stages'.
+// checkSchedule sets defaults and tries the schedule. A plan must have the workers of the stages.
 func (cfg *Config) checkSchedule() error {
 	cfg.Checkpoint = Checkpoint(cfg.Checkpoint.String())
 	cfg.Chunks, cfg.Threads = max(cfg.Chunks, 1), max(cfg.Threads, 1)
@@ -115,7 +115,7 @@ func (cfg *Config) checkSchedule() error {
 			return stage < len(worker) &&
 				(cfg.policies[stage] == Optimal || plan.Policy(cfg.policies[stage]).Recomputes(microBatch))
 		}}); err != nil || p.Reduces() {
-		problem, remedy := reduces, withoutReduce
+		problem, remedy := reducesProblem, reducesRemedy
 		if err != nil {
 			problem, remedy = err.Error(), "want a schedule for these, or other stages, devices or chunks"
 		}
@@ -137,8 +137,8 @@ func (cfg *Config) checkSchedule() error {
 }
 
 const (
-	reduces       = "its program sums gradients over replicas, and a pipe is one replica"
-	withoutReduce = "want one without reductions (schedule.Program.WithoutReduce)"
+	reducesProblem = "its program sums gradients over replicas, and a pipe is one replica"
+	reducesRemedy  = "want one without reductions (schedule.Program.WithoutReduce)"
 )
 
 // unquoted is a value that a ConfigError shows without quotes.
@@ -290,7 +290,7 @@ func (cfg *Config) applyPlan() error {
 	}
 	switch n := plan.MicroBatches(); {
 	case plan.Program.Reduces() && cfg.Replicas <= 1:
-		return cfg.refusePlan(reduces, withoutReduce)
+		return cfg.refusePlan(reducesProblem, reducesRemedy)
 	case !plan.Program.Reduces() && cfg.Replicas > 1:
 		return cfg.refusePlan("it has no sums over replicas", "want the plan of a pipe with Replicas")
 	case cfg.Balance != nil || cfg.Checkpoint != "" || cfg.Budget != nil || cfg.Schedule != nil:

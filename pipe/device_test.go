@@ -155,9 +155,7 @@ func tryPipe(t *testing.T, c *torch.Ctx) {
 		begun := time.Now()
 		r, err := p.Step(context.Background(), b, nn.MSE())
 		shim.RefuseGPUWaits(false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		nn.ZeroGrads(model)
 		losses[i] = r.Loss
 		t.Logf("step %d: loss %v, %v", i, r.Loss, time.Since(begun))

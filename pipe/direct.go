@@ -24,7 +24,7 @@ type gpus struct {
 
 var nccl = gpus{link.GPU, func() link.Communicators { return &link.NCCL{} }, engine.NewStream}
 
-// end numbers the workers of all replicas.
+// endOf numbers the workers of all replicas, which are the ends of GPU links.
 func (p *Pipe) endOf(replica, worker int) int { return replica*len(p.workers) + worker }
 
 // gpuEdges lists the edges between different GPUs of different processes, in both directions:
@@ -57,7 +57,7 @@ func (p *Pipe) gpuEdges(ids map[int]string) (edges []schedule.Edge) {
 	return edges
 }
 
-// connect opens the ways to GPUs of other processes. An error fails the group.
+// connect opens the links to GPUs of other processes. An error fails the group.
 func (p *Pipe) connect(gpus []map[int]string) error {
 	if p.cfg.Group == nil {
 		return nil
@@ -79,7 +79,7 @@ func (p *Pipe) connect(gpus []map[int]string) error {
 	d, err := link.Connect(p.gpus.comms(), edges, here, p.cfg.Group.Failed(),
 		func(err error) { _ = p.failGroup(err) },
 		func(own []link.NamedID, failed error) ([][]link.NamedID, error) {
-			return meet(context.Background(), p, "the ways between GPUs", own, failed)
+			return meet(context.Background(), p, "the links between GPUs", own, failed)
 		})
 	if p.direct = d; err != nil {
 		return p.failGroup(err)

@@ -111,17 +111,17 @@ func (r *run) work(worker int, c *torch.Ctx) {
 	w, g, end := r.p.workers[worker], r.program, r.program.First[worker+1]
 	hold, ledger := r.p.hold, r.ledger(worker)
 	var current schedule.Action
-	finished, ending := false, ""
+	finished, phase := false, ""
 	defer c.Close() // before the pass is over: the caller may count on the memory
-	beside := sums{r: r, worker: worker}
-	defer beside.wait() // before anything is undone; a known failure ends the sums
+	replicaSums := sums{r: r, worker: worker}
+	defer replicaSums.wait() // before anything is undone; a known failure ends the sums
 	defer func() {
 		defer hold(worker, end)
 		if finished {
 			return
 		}
-		if err := torch.Caught(recover()); ending != "" {
-			r.fail(fmt.Errorf("pipe: %s: %w%s", ending, err, remedy(err)))
+		if err := torch.Caught(recover()); phase != "" {
+			r.fail(fmt.Errorf("pipe: %s: %w%s", phase, err, remedy(err)))
 		} else {
 			r.failAt(current, r.layer(current, err), err)
 		}
@@ -156,7 +156,7 @@ func (r *run) work(worker int, c *torch.Ctx) {
 			break
 		}
 		if current.Kind == schedule.Reduce {
-			beside.begin(current)
+			replicaSums.begin(current)
 			ledger.note(id)
 			r.finish(id)
 			continue
@@ -174,20 +174,20 @@ func (r *run) work(worker int, c *torch.Ctx) {
 		}
 		r.finish(id)
 	}
-	beside.wait()
-	if ending = "gathering the output"; !r.failed.Load() {
+	replicaSums.wait()
+	if phase = "gathering the output"; !r.failed.Load() {
 		if r.gathers && worker == r.p.last().worker {
 			r.outputs = r.gather(c)
 		}
-		r.p.devices.raise(worker, max(ledger.most, engine.OwnPeak(w.device)))
+		r.p.memory.raise(worker, max(ledger.most, engine.OwnPeak(w.device)))
 	}
-	ending = fmt.Sprintf("the work of %v", c.Device())
+	phase = fmt.Sprintf("the work of %v", c.Device())
 	w.drain()
 	for i := range r.events[worker] {
 		e := &r.events[worker][i]
 		e.Start, e.End = begun+marks[2*i+1].Since(base), begun+marks[2*i+2].Since(base)
 	}
-	r.events[worker] = append(r.events[worker], beside.events...)
+	r.events[worker] = append(r.events[worker], replicaSums.events...)
 	byStart := func(a, b schedule.Event) int { return cmp.Compare(a.Start, b.Start) }
 	slices.SortStableFunc(r.events[worker], byStart)
 	finished = true

@@ -30,30 +30,30 @@ type stageSkip struct {
 
 type location struct{ stage, index int } // the index is in the stage's skips or ties
 
-// connect fills in the skips and ties of stages with layers.
-func connect(stages []*Stage, routes []nn.SkipRoute) {
-	of := func(layer int) int {
+// addSkipsAndTies fills in the skips and ties of stages with layers.
+func addSkipsAndTies(stages []*Stage, routes []nn.SkipRoute) {
+	stageOf := func(layer int) int {
 		return slices.IndexFunc(stages, func(s *Stage) bool { return layer < s.first+len(s.Layers) })
 	}
 	for _, r := range routes {
-		home := of(r.Stash)
+		home := stageOf(r.Stash)
 		from := stages[home]
 		source := location{home, len(from.skips)}
-		leaves := stageSkip{stash: r.Stash, from: location{-1, 0}, place: from.leaving}
+		outgoing := stageSkip{stash: r.Stash, from: location{-1, 0}, place: from.leaving}
 		for _, p := range r.Pops {
-			at := of(p)
+			at := stageOf(p)
 			to := stages[at]
-			if n := len(leaves.to); at == home {
+			if n := len(outgoing.to); at == home {
 				continue
-			} else if n == 0 || leaves.to[n-1].stage != at {
-				leaves.to = append(leaves.to, location{at, len(to.skips)})
+			} else if n == 0 || outgoing.to[n-1].stage != at {
+				outgoing.to = append(outgoing.to, location{at, len(to.skips)})
 				to.skips = append(to.skips, stageSkip{stash: r.Stash, from: source, place: to.entering})
 				to.entering++
 			}
 			to.skips[len(to.skips)-1].pops++
 		}
-		if len(leaves.to) > 0 {
-			from.skips = append(from.skips, leaves)
+		if len(outgoing.to) > 0 {
+			from.skips = append(from.skips, outgoing)
 			from.leaving++
 		}
 	}
@@ -134,13 +134,13 @@ func (p *Pipe) replicate(stage int, c *torch.Ctx) error {
 		default:
 			replica = c.CopyHere(owner.tensor())
 		}
-		t.become(c.Keep(replica).SetRequiresGrad(t.handles[0].Trainable()))
+		t.setReplica(c.Keep(replica).SetRequiresGrad(t.handles[0].Trainable()))
 	}
 	return nil
 }
 
-// become replaces the replica on the tie's stage. With nil the tie has none.
-func (t tie) become(replica *torch.Tensor) {
+// setReplica replaces the replica on the tie's stage; with nil it only frees the old one.
+func (t tie) setReplica(replica *torch.Tensor) {
 	old := t.handles[0].Replica()
 	for _, h := range t.handles {
 		h.Replicate(replica)
@@ -164,7 +164,7 @@ func (p *Pipe) refresh(c *torch.Ctx, s *Stage, t tie, value *torch.Tensor, from 
 		switch {
 		case c.Call("aten::equal", replica, value)[0].(bool): // waits for a GPU, once a step
 		case from == s.Device:
-			t.become(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
+			t.setReplica(c.Keep(c.Detach(value)).SetRequiresGrad(replica.RequiresGrad()))
 		default:
 			c.Copy_(replica, value)
 		}
@@ -183,7 +183,7 @@ func (s *Stage) dropReplicaGrads() {
 func (s *Stage) forget() {
 	for _, t := range s.ties {
 		if t.received() {
-			t.become(nil)
+			t.setReplica(nil)
 		}
 	}
 }

@@ -107,7 +107,7 @@ func (p *Pipe) exclusively(f func(c *torch.Ctx) error) error {
 }
 
 // measuringDevice returns the device of a kind to measure on. For several stages on CPUs it is an
-// unused one with the highest of their limits, otherwise the first one of this process.
+// unused device with the highest of the stages' limits, otherwise the first stage's device here.
 func (p *Pipe) measuringDevice(kind torch.Kind) (d torch.Device, release func(), err error) {
 	var limits []int64
 	for _, s := range slices.Backward(p.stages) {
@@ -158,7 +158,7 @@ func (r *run) problem(chains []profile.Chain) plan.Problem {
 		}
 		memory := given.Memory
 		if r.loss == nil && r.last(i) {
-			// the outputs of the whole batch, and those of the micro-batches, later the gradients
+			// the whole batch's outputs, beside first the micro-batches' outputs, later the gradients
 			memory.Outputs = 2 * int64(len(r.parts)) * c.OutputTuple
 			if r.batch.Within != nil {
 				memory.Outputs = c.OutputTuple + cmp.Or(r.batch.LossBytes, 4*c.OutputTuple)
@@ -200,7 +200,7 @@ func (r *run) availableOf(stage int) available {
 		out.State = o.Need(s.Params()).State
 	}
 	if p.replicaLinks != nil {
-		out.Reduction = s.reduction()
+		out.Reduction = s.reductionBytes()
 	}
 	for _, v := range r.batch.Input {
 		if stage == 0 && r.inputGrad && v.Tensor.RequiresGrad() {

@@ -23,7 +23,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 		Devices map[int]deviceBytes // by worker
 	}{mine, map[int]deviceBytes{}}
 	for _, w := range p.mine {
-		own.Devices[w] = deviceBytes{p.devices.of(w).Safe, p.workers[w].device.Memory().Peak}
+		own.Devices[w] = deviceBytes{p.memory.of(w).Safe, p.workers[w].device.Memory().Peak}
 	}
 	all, err := group.Meet(ctx, p.cfg.Group, "pipe: "+what, own, failed)
 	if err != nil {
@@ -37,7 +37,7 @@ func meet[T any](ctx context.Context, p *Pipe, what string, mine T, failed error
 		out[rank] = s.Body
 	}
 	for w, d := range most {
-		p.devices.set(w, d.Safe, d.Peak)
+		p.memory.set(w, d.Safe, d.Peak)
 	}
 	return out, nil
 }

@@ -320,9 +320,7 @@ func TestOptimalBetweenForwardAndBackward(t *testing.T) {
 				return p.Plan().Devices, peaks, nil
 			}
 			unbound, _, err := run(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			var least []int64
 			for at, s := range unbound {
 				budget := make([]int64, len(balance))
@@ -584,9 +582,7 @@ func TestSafeLimitHolds(t *testing.T) {
 		for one, device := range devicesOf(cfg) {
 			safe, peaks, err := q.passes(cfg, nil,
 				func(g *schedule.Graph) func(int, int) { return prompt(g, one) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if peaks[one] > safe[one] {
 				t.Errorf("%v takes %d bytes, and %d were to be safe", device, peaks[one], safe[one])
 			}

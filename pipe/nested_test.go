@@ -385,7 +385,8 @@ func TestConcurrentRuns(t *testing.T) {
 					for call := range calls {
 						got, err := once(c, g, kind)
 						if err != nil || !reflect.DeepEqual(got, want[g][kind]) {
-							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v", named(cfg),
+							t.Errorf("%s: call %d of kind %d of goroutine %d got another answer; %v",
+								named(cfg),
 								call, kind, g, err)
 						}
 					}
@@ -424,9 +425,7 @@ func TestPipesLeaveNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		run, err := p.Forward(context.Background(), b) // and left alone
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		p.Close()
 		run.Close()
 		nn.ZeroGrads(model)

@@ -19,8 +19,8 @@ import (
 // model owns its parameters; free them with nn.Free after Close.
 //
 // A layer, a loss and the function of OnStages run on a worker. They may call another pipe. A call
-// on their own pipe that needs the workers fails with ErrNested. Through another goroutine or
-// another pipe the call blocks for ever.
+// on their own pipe that needs the workers fails with ErrNested. The same call by way of another
+// goroutine or another pipe is not noticed, and blocks for ever.
 //
 // Parts of the model may be frozen, unfrozen or set to evaluation (nn.Freeze, nn.Eval) between
 // runs. The next run plans anew.
@@ -57,7 +57,7 @@ type Pipe struct {
 	restoreLimits []func() // of devices
 	placed        atomic.Bool
 	unsummed      atomic.Bool // each replica has its own gradients
-	devices       devices
+	memory        deviceMemory
 	hold          func(worker, action int)           // delays workers in tests
 	newLink       func(failed func() bool) link.Link // between the stages of this process, for a mini-batch
 	copies        copyStreams
@@ -145,8 +145,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// start gives every worker of this process a job, after enter. submit must be held. wait waits for
-// all jobs.
+// start gives every worker of this process a job. The caller has called enter and holds submit.
+// wait waits for all jobs.
 func (p *Pipe) start(job func(worker int, c *torch.Ctx)) (wait func()) {
 	var all sync.WaitGroup
 	all.Add(len(p.mine))
@@ -169,8 +169,8 @@ func (p *Pipe) do(f func(worker int, c *torch.Ctx) error) (wait func() (errs []e
 	all := p.start(func(worker int, c *torch.Ctx) {
 		w := p.workers[worker]
 		defer func() { _ = torch.Try(w.drain) }() // after a failure the next operator fails as well
-		engine.OwnPeak(w.device)
-		defer func() { p.devices.raise(worker, engine.OwnPeak(w.device)) }()
+		engine.OwnPeak(w.device)                  // begins the peak of f
+		defer func() { p.memory.raise(worker, engine.OwnPeak(w.device)) }()
 		errs[worker] = recovered(c, func() error { return f(worker, c) })
 	})
 	return func() []error { all(); return errs }
@@ -249,7 +249,7 @@ func Open(model *nn.Sequential, cfg Config) (*Pipe, error) {
 		return nil, err
 	}
 	p := &Pipe{cfg: cfg, model: model, layers: layers, tag: tags.Add(1), gpus: nccl,
-		devices: devices{at: map[int]deviceBytes{}},
+		memory:  deviceMemory{at: map[int]deviceBytes{}},
 		newLink: func(func() bool) link.Link { return &link.Memory{} }, hold: func(int, int) {}}
 	p.record.Store(cfg.Record)
 	p.plans.forget()
@@ -290,11 +290,11 @@ func (p *Pipe) Place() error {
 	if err := p.checkOwner(); err != nil {
 		return err
 	}
-	var tight error
+	var shortage error
 	if short := p.unplaceable(); short != nil {
-		tight = memoryError{&plan.MemoryError{Stages: short}}
+		shortage = memoryError{&plan.MemoryError{Stages: short}}
 	}
-	gpus, err := meet(context.Background(), p, "the room for parameters", p.gpuIDs(), tight)
+	gpus, err := meet(context.Background(), p, "the memory for parameters", p.gpuIDs(), shortage)
 	if err != nil {
 		return err
 	}

@@ -38,16 +38,16 @@ func (cfg Config) workers() (worker []int, devices []torch.Device) {
 // occurs in two processes, all names begin with the rank, such as rank:1/cuda:0.
 func (cfg Config) DeviceNames() (names []string) {
 	worker, devices := cfg.workers()
-	by, number, again := "rank", cfg.Ranks, false
+	by, number, repeated := "rank", cfg.Ranks, false
 	if cfg.lanes != nil {
 		by, number = "lane", cfg.lanes
 	}
 	for w, d := range devices {
-		again = again || slices.Index(devices, d) < w
+		repeated = repeated || slices.Index(devices, d) < w
 	}
 	for w, d := range devices {
 		name := d.String()
-		if again {
+		if repeated {
 			name = fmt.Sprintf("%s:%d/%s", by, number[slices.Index(worker, w)], name)
 		}
 		names = append(names, name)

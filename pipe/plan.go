@@ -24,7 +24,7 @@ import (
 // nil before the first. The caller must not change it.
 func (p *Pipe) Plan() *plan.Plan { return p.plans.last.Load() }
 
-// PlanFor returns the plan for a Step with such a batch and loss, which Step would make otherwise.
+// PlanFor returns the plan that Step uses for such a batch and loss, and makes it if there is none.
 // A nil loss plans for Forward. Measuring for a new plan blocks other runs. A *plan.MemoryError
 // lists all stages with too low limits, and the least sufficient ones. Before Place parameters are
 // counted as if they existed. The caller must not change the plan.
@@ -117,7 +117,7 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 		if given, err = plan.Parse(text); err != nil {
 			return nil, fmt.Errorf("pipe: the plan of process 0: %w", err)
 		}
-		// A replica with fewer micro-batches has none with more rows.
+		// A replica has fewer micro-batches only if they have one row each, so the plan fits them.
 		given = given.Fewer(min(len(r.parts), given.MicroBatches()))
 		found, err = p.prepare(given, r.loss != nil, r.inputGrad)
 	}
@@ -126,7 +126,7 @@ func (r *run) optimalPlan(ctx context.Context) (*prepared, error) {
 	}
 	found.memory = memory
 	for worker, d := range found.plan.Devices {
-		p.devices.raise(worker, d.Peak)
+		p.memory.raise(worker, d.Peak)
 	}
 	p.plans.all[key] = found
 	return found, nil

@@ -513,9 +513,7 @@ func TestForwardAndBackwardOfProcesses(t *testing.T) {
 	alone, errs := each(1, run)
 	apart, more := each(3, run)
 	for _, err := range append(errs, more...) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 	}
 	merged := map[string]string{}
 	for rank, r := range apart {
@@ -848,7 +846,8 @@ func TestMembersThatShareADevice(t *testing.T) {
 		var opened []*pipe.Pipe
 		var last error
 		for rank, g := range group.Local(2) {
-			cfg := pipe.Config{Balance: []int{2}, Replicas: 2, Group: g, Devices: []torch.Device{torch.CPU(rank)}}
+			cfg := pipe.Config{Balance: []int{2}, Replicas: 2, Group: g,
+				Devices: []torch.Device{torch.CPU(rank)}}
 			if shared {
 				cfg.Devices[0] = torch.CPU(0)
 			}

@@ -85,8 +85,8 @@ func (p *Pipe) connectProcesses() {
 	p.remote = link.NewRemote(p.cfg.Group, own, p.cfg.Chunks, link.Tags{Count: link.MaxTag / 2})
 }
 
-// reduction is the most bytes of another replica that a stage holds at once.
-func (s *Stage) reduction() (bytes int64) {
+// reductionBytes is the most bytes of another replica that a stage holds at once.
+func (s *Stage) reductionBytes() (bytes int64) {
 	for _, q := range append(slices.Clone(s.trained), s.buffers...) {
 		bytes = max(bytes, q.Bytes())
 	}

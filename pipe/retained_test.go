@@ -54,7 +54,8 @@ func TestBackwardRetained(t *testing.T) {
 		x := normal(7, 4)(c, 0).SetRequiresGrad(true)
 		g, h := normal(7, 4)(c, 1), normal(7, 4)(c, 2)
 		forward := func() *pipe.Run {
-			return must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x), Step: new(int64(3))}))(t)
+			return must.Get(p.Forward(context.Background(),
+				pipe.Batch{Input: pipe.Rows(x), Step: new(int64(3))}))(t)
 		}
 		record := func() map[string][]byte {
 			out := map[string][]byte{"input": torch.Bytes(c.GradOf(x))}

@@ -27,7 +27,7 @@ type Result struct {
 // is weighted by rows, or by nn.LossWeight.
 //
 // On failure, or when ctx ends first, the run's memory is freed, and the Pipe can be used again.
-// Buffers, such as running statistics, are restored to the bit, from copies that are on no account.
+// Buffers, such as running statistics, are restored to the bit. Their copies do not count as live.
 // Gradients that did not exist before are dropped. Others are unspecified: drop them with
 // nn.ZeroGrads. The error of an action is an *Error.
 func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, err error) {
@@ -241,7 +241,7 @@ func (run *Run) Close() {
 	run.closed = true
 	run.r.free()
 	for _, t := range run.r.outputs {
-		if !t.Freed() { // a layer has handed it on
+		if !t.Freed() { // false if a layer has handed it on
 			t.SetGradOf(nil)
 			t.Free()
 		}

@@ -11,9 +11,9 @@ import (
 )
 
 // Sent values wait in the sender's memory until they are received, so peaks differ between runs. A
-// plan with costs predicts the highest peak. Without costs, values that were received before an
-// action ended, but may be received later (schedule.Graph.LatestReceives), add to the action's
-// peak.
+// plan with costs predicts the highest peak. Without costs, the peak is measured for each action.
+// Values that were received before the action ended, but may be received later in another run
+// (schedule.Graph.LatestReceives), are added.
 
 // SafeLimit is, by device in the order of Devices, a limit in bytes (torch.Device.SetLimit) that is
 // enough to repeat all calls so far. A measured peak may not be enough: the next time a neighbour
@@ -22,7 +22,7 @@ import (
 func (p *Pipe) SafeLimit() []int64 {
 	out := make([]int64, len(p.workers))
 	for i := range out {
-		out[i] = p.devices.of(i).Safe
+		out[i] = p.memory.of(i).Safe
 	}
 	return out
 }
@@ -32,7 +32,7 @@ func (p *Pipe) SafeLimit() []int64 {
 func (p *Pipe) Peaks() []int64 {
 	out := make([]int64, len(p.workers))
 	for i, w := range p.workers {
-		if out[i] = p.devices.of(i).Peak; w != nil {
+		if out[i] = p.memory.of(i).Peak; w != nil {
 			out[i] = w.device.Memory().Peak
 		}
 	}
@@ -42,20 +42,20 @@ func (p *Pipe) Peaks() []int64 {
 // deviceBytes is a device's SafeLimit, and its peak if it is in another process.
 type deviceBytes struct{ Safe, Peak int64 }
 
-type devices struct {
+type deviceMemory struct {
 	mu sync.Mutex
 	at map[int]deviceBytes // by worker
 }
 
-func (d *devices) of(worker int) deviceBytes {
+func (d *deviceMemory) of(worker int) deviceBytes {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.at[worker]
 }
 
-func (d *devices) raise(worker int, bytes int64) { d.set(worker, bytes, d.of(worker).Peak) }
+func (d *deviceMemory) raise(worker int, bytes int64) { d.set(worker, bytes, d.of(worker).Peak) }
 
-func (d *devices) set(worker int, safe, peak int64) {
+func (d *deviceMemory) set(worker int, safe, peak int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.at[worker] = deviceBytes{max(d.at[worker].Safe, safe), peak}
@@ -95,7 +95,7 @@ func (l *ledger) note(id int) {
 		}
 	}
 	if a.Kind == schedule.Reduce && id+1 < g.First[l.worker+1] { // a sum that runs beside later actions
-		l.sums = max(l.sums, l.r.p.stages[a.Stage].reduction())
+		l.sums = max(l.sums, l.r.p.stages[a.Stage].reductionBytes())
 	}
 	l.most = max(l.most, total+l.sums)
 	if a.Kind.Send() {

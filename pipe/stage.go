@@ -60,7 +60,7 @@ func (p *Pipe) cut() error {
 		first += n
 		p.stages = append(p.stages, s)
 	}
-	connect(p.stages, p.routes)
+	addSkipsAndTies(p.stages, p.routes)
 	p.modes = nn.Modes(p.model)
 	p.updateStages()
 	return nil

@@ -16,39 +16,39 @@ import (
 // run is a mini-batch on its way through the stages, in one or several passes. The state of a
 // micro-batch on a stage belongs to the stage's worker.
 type run struct {
-	p          *Pipe
-	training   bool
-	back       bool // backward will follow
-	retain     bool // another backward will follow this one
-	stepKnown  bool
-	step       int64
-	gathers    bool // at its end the pass gathers the outputs
-	batch      Batch
-	inputGrad  bool            // an input wants its gradient
-	inputGrads []*torch.Tensor // of a batch within a layer, after its backward
-	loss       nn.Loss
-	targets    [][]*torch.Tensor // by micro-batch
-	weights    []float64         // by micro-batch: nn.LossWeight
-	weight     float64           // of all micro-batches, replicas and batches of the update
-	grads      []*torch.Tensor   // by output, or nil: the gradients for a backward without a loss
-	outputs    []*torch.Tensor   // gathered, kept
-	joined     [][]rows          // by output, by micro-batch: rows of the whole output
-	parts      []rows            // by micro-batch of this replica
-	firstIndex int               // number of micro-batches of the update in earlier batches and replicas
-	total      int64             // rows of the whole batch
-	plan       *prepared         // nil without a backward
-	available  []available       // by stage, for the policy Optimal
-	states     [][]microBatch    // [stage][micro-batch]
-	localLink  link.Link         // between stages of this process
-	remoteLink link.Link         // to and from stages of other processes; nil without a group
-	deferred   []*nn.Deferred    // by stage, or nil
-	lossType   torch.DType       // after a forward; the last stage's worker owns it
+	p            *Pipe
+	training     bool
+	withBackward bool // backward will follow
+	retain       bool // another backward will follow this one
+	stepKnown    bool
+	step         int64
+	gathers      bool // at its end the pass gathers the outputs
+	batch        Batch
+	inputGrad    bool            // an input wants its gradient
+	inputGrads   []*torch.Tensor // of a batch within a layer, after its backward
+	loss         nn.Loss
+	targets      [][]*torch.Tensor // by micro-batch
+	weights      []float64         // by micro-batch: nn.LossWeight
+	weight       float64           // of all micro-batches, replicas and batches of the update
+	grads        []*torch.Tensor   // by output, or nil: the gradients for a backward without a loss
+	outputs      []*torch.Tensor   // gathered, kept
+	joined       [][]rows          // by output, by micro-batch: rows of the whole output
+	parts        []rows            // by micro-batch of this replica
+	firstIndex   int               // number of micro-batches of the update in earlier batches and replicas
+	total        int64             // rows of the whole batch
+	plan         *prepared         // nil without a backward
+	available    []available       // by stage, for the policy Optimal
+	states       [][]microBatch    // [stage][micro-batch]
+	localLink    link.Link         // between stages of this process
+	remoteLink   link.Link         // to and from stages of other processes; nil without a group
+	deferred     []*nn.Deferred    // by stage, or nil
+	lossType     torch.DType       // after a forward; the last stage's worker owns it
 
 	*pass // the current one
 }
 
 // newRun checks a batch and splits it.
-func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
+func (p *Pipe) newRun(b Batch, training, withBackward bool) (*run, error) {
 	if b.Within == nil { // otherwise a layer uses the replicas of the pipe around it
 		if err := p.checkOwner(); err != nil {
 			return nil, err
@@ -65,11 +65,11 @@ func (p *Pipe) newRun(b Batch, training, back bool) (*run, error) {
 	if b.Within != nil {
 		b.Extras = b.Within.Extras
 	}
-	r := &run{p: p, training: training, back: back, batch: b, total: total}
-	r.inputGrad = back && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
-	if count, index := p.cfg.replicas(); !back || count == 1 {
+	r := &run{p: p, training: training, withBackward: withBackward, batch: b, total: total}
+	r.inputGrad = withBackward && slices.ContainsFunc(b.Input, func(v Value) bool { return v.Tensor.RequiresGrad() })
+	if count, index := p.cfg.replicas(); !withBackward || count == 1 {
 		r.parts = split(total, p.cfg.Chunks)
-	} else if parts := p.share(total); parts == nil {
+	} else if parts := p.replicaParts(total); parts == nil {
 		return nil, fmt.Errorf("pipe: %d rows for %d replicas; want at least one for each", total, count)
 	} else {
 		r.parts, r.firstIndex = parts[index], len(slices.Concat(parts[:index]...))
@@ -115,9 +115,9 @@ func (r *run) countStep() (undo func()) {
 	}
 }
 
-// share splits a training batch into the micro-batches of each replica, or returns nil if there are
-// fewer rows than replicas.
-func (p *Pipe) share(total int64) (parts [][]rows) {
+// replicaParts splits a training batch into the micro-batches of each replica, or returns nil if
+// there are fewer rows than replicas.
+func (p *Pipe) replicaParts(total int64) (parts [][]rows) {
 	count, _ := p.cfg.replicas()
 	if total < int64(count) {
 		return nil
@@ -133,7 +133,7 @@ func (p *Pipe) share(total int64) (parts [][]rows) {
 }
 
 // MicroBatches is the number of micro-batches of a training batch in all replicas together.
-func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.share(rows)...)) }
+func (p *Pipe) MicroBatches(rows int64) int { return len(slices.Concat(p.replicaParts(rows)...)) }
 
 // open makes the run's links and executions for a plan.
 func (r *run) open(plan *prepared) {
@@ -180,7 +180,7 @@ func (r *run) setLoss(loss nn.Loss) error {
 }
 
 func (r *run) operations(stage, microBatch int) operations {
-	if !r.back {
+	if !r.withBackward {
 		return forwardOnly
 	}
 	return r.plan.operations[stage][microBatch]
@@ -229,15 +229,15 @@ type microBatch struct {
 
 // skipState is the state of a skip on a stage that stashes or pops it.
 type skipState struct {
-	sent  *torch.Tensor     // stashed here without a graph, until it is sent
-	left  int               // number of stages to send it to
-	grads [][]*torch.Tensor // by stage that pops it, by pop
-	back  []*torch.Tensor   // gradients of the pops here, until they are sent
+	sent     *torch.Tensor     // stashed here without a graph, until it is sent
+	left     int               // number of stages to send it to
+	grads    [][]*torch.Tensor // by stage that pops it, by pop
+	popGrads []*torch.Tensor   // gradients of the pops here, until they are sent
 }
 
 type tieState struct {
 	later *torch.Tensor // sum over the uses on later stages
-	back  *torch.Tensor // sum over later and the uses on this stage, until it is sent
+	sum   *torch.Tensor // sum over later and the uses on this stage, until it is sent
 }
 
 func (c *microBatch) init(s *Stage) {
@@ -264,7 +264,7 @@ func (c *microBatch) free() {
 	}
 	for i, p := range c.skips {
 		p.sent.Free()
-		torch.FreeAll(p.back)
+		torch.FreeAll(p.popGrads)
 		torch.FreeAll(slices.Concat(p.grads...))
 		clear(p.grads)
 		c.skips[i] = skipState{grads: p.grads}
@@ -273,7 +273,7 @@ func (c *microBatch) free() {
 	c.reading = nil
 	for _, t := range c.ties {
 		t.later.Free()
-		t.back.Free()
+		t.sum.Free()
 	}
 	clear(c.ties)
 	c.in, c.sent, c.outGrad, c.inGrad = segment.Arrival{}, nil, nil, nil

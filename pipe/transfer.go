@@ -65,12 +65,12 @@ func (r *run) sendGradient(c *torch.Ctx, a schedule.Action) error {
 			state.inGrad = nil
 		},
 		func(_, at int) {
-			p.Add(link.Values(state.skips[at].back...))
-			state.skips[at].back = nil
+			p.Add(link.Values(state.skips[at].popGrads...))
+			state.skips[at].popGrads = nil
 		},
 		func(_, at int) {
-			p.Add(link.Values(state.ties[at].back))
-			state.ties[at].back = nil
+			p.Add(link.Values(state.ties[at].sum))
+			state.ties[at].sum = nil
 		})
 	return r.send(c, a, p, bytesOf(p))
 }
@@ -86,7 +86,7 @@ func (r *run) send(c *torch.Ctx, a schedule.Action, p link.Parcel, unshared int6
 // outputValues returns the output for the next stage, without a graph. A value wants a gradient if
 // the tensor requires one, if its graph is not made yet, or if the plan assumes one (wantsAll).
 func (c *microBatch) outputValues(t *torch.Ctx, wantsAll bool) []link.Value {
-	from, given := c.output(), c.sent != nil
+	from, noGraph := c.output(), c.sent != nil
 	c.sent = nil
 	values := make([]link.Value, len(from))
 	for i, x := range from {
@@ -95,16 +95,16 @@ func (c *microBatch) outputValues(t *torch.Ctx, wantsAll bool) []link.Value {
 			continue
 		}
 		trained := x.RequiresGrad()
-		values[i] = link.Value{Tensor: x, Wants: wantsAll || given || trained}
-		if !given || trained { // given and trained is a parameter that a layer returned
+		values[i] = link.Value{Tensor: x, Wants: wantsAll || noGraph || trained}
+		if !noGraph || trained { // noGraph and trained: a parameter that a layer returned
 			values[i].Tensor = t.Keep(t.Detach(x))
 		}
-		if given && trained {
+		if noGraph && trained {
 			defer x.Free()
 		}
 	}
 	for k := range from {
-		if !given {
+		if !noGraph {
 			c.execution.Release(t, c.execution.Units()-1, k)
 		}
 	}
@@ -169,7 +169,7 @@ func (r *run) takeActivations(c *torch.Ctx, a schedule.Action, p *link.Parcel, l
 	list := p.Lists[0]
 	out, wants = r.takeTensors(c, a, p), make([]bool, len(list))
 	for i, t := range out {
-		wants[i] = t != nil && list[i].Wants && r.back && t.DType().IsFloat() &&
+		wants[i] = t != nil && list[i].Wants && r.withBackward && t.DType().IsFloat() &&
 			(layer >= r.p.firstTrained || r.inputGrad)
 	}
 	return out, wants

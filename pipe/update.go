@@ -71,16 +71,16 @@ func (p *Pipe) UpdateScaled(ctx context.Context, o optim.Optimizer, s *optim.Sca
 	return norm, updated, err
 }
 
-// update divides the gradients by scale and clips them, unless maxNorm is infinite. It has phases.
-// After a failure only the last phase follows, which frees the prepared memory. It also drops the
-// gradients after a success, and with skips if they are not finite. No other job runs between
-// phases.
+// update divides the gradients by scale and clips them, unless maxNorm is infinite. It has the
+// phases below, and no other job runs in between. After a failure only the last phase follows. It
+// frees the prepared memory. It drops the gradients after a success or, with dropsNotFinite, if
+// they are not finite.
 //
 //	worker 0   prepare ───────┐ apply ──┐ drop
 //	worker 1   prepare ──┐    │ apply   │ drop
 //	                     └────┴─────────┴── all wait for all
 func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale, maxNorm float64,
-	skips bool) (norm float64, err error) {
+	dropsNotFinite bool) (norm float64, err error) {
 	if _, err := gradnorm.ClipFactor(0, maxNorm); err != nil {
 		return 0, err
 	}
@@ -147,7 +147,7 @@ func (p *Pipe) update(ctx context.Context, call string, o optim.Optimizer, scale
 			return nil
 		}, alone)
 	}
-	drops := failed == nil || skips && errors.Is(failed, optim.ErrNotFinite)
+	drops := failed == nil || dropsNotFinite && errors.Is(failed, optim.ErrNotFinite)
 	phase(func(worker int, _ *torch.Ctx) error {
 		if u := prepared[worker]; u != nil {
 			u.Drop()

@@ -108,8 +108,6 @@ func problem(t *rapid.T) plan.Problem {
 // stepOf is the predicted duration of a step.
 func stepOf(t must.T, p *plan.Plan) time.Duration {
 	line, _, err := p.Timeline()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return line.Makespan()
 }

@@ -101,7 +101,8 @@ func leastLimit(t *rapid.T, mostUnits, mostDevices, mostChunks int) {
 			}
 		}
 		if r := within(least); r.Best == nil {
-			t.Fatalf("%s v=%d m=%d: no plan within the least limit, %d", p.schedule.Name, p.virtual, p.m, least)
+			t.Fatalf("%s v=%d m=%d: no plan within the least limit, %d", p.schedule.Name, p.virtual, p.m,
+				least)
 		}
 		chain.Layers = slices.Clone(chain.Layers)
 		for i := range chain.Layers {

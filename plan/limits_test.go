@@ -62,7 +62,8 @@ func TestMoreBytesAreNotSlower(t *testing.T) {
 				recomputed += s.Recomputed()
 			}
 			if now := stepOf(t, found); before > 0 && now > before {
-				t.Fatalf("a step takes %v within %d bytes, and %v within fewer:\n%v", now, limit, before, found)
+				t.Fatalf("a step takes %v within %d bytes, and %v within fewer:\n%v", now, limit, before,
+					found)
 			} else if before = now; recomputed == 0 {
 				return
 			}

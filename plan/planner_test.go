@@ -52,9 +52,7 @@ func TestSolve(t *testing.T) {
 			}
 			found, err = plan.Solve(context.Background(), p)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if err := found.Check(); err != nil {
 			t.Fatalf("%v\n%v", err, found)
 		}

@@ -46,7 +46,8 @@ func TestFrozenUnits(t *testing.T) {
 					own += m.Chain.Layers[i].WeightGradient + m.Held[i]
 				}
 				if problem.Stages[s].Memory.Unplaced != own {
-					t.Fatalf("stage %d of %v holds %d bytes, want %d", s, c, problem.Stages[s].Memory.Unplaced, own)
+					t.Fatalf("stage %d of %v holds %d bytes, want %d", s, c,
+						problem.Stages[s].Memory.Unplaced, own)
 				}
 			}
 			if took, fits, _ := judged(t, p, c); fits {

@@ -77,9 +77,7 @@ func oneSpace(t must.T, c remat.Chain, m Machine, w Options, name string, virtua
 	if err == nil {
 		err = p.prepare()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return p
 }
 
@@ -110,9 +108,7 @@ func judged(t must.T, p *space, c cut) (took int64, fits, meets bool) {
 	if _, short := err.(*MemoryError); short {
 		return 0, false, false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for w, d := range plan.Devices {
 		if limit := p.workers[w].bytes; limit > 0 && d.Peak > limit {
 			t.Fatal("a plan above its limit")

@@ -9,8 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. A
-// block counts once while elements lie in it. Parameters and their gradients do not count.
+// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. Elements
+// that share a block count once. Parameters and their gradients do not count.
 type blocks struct {
 	remat.Blocks
 	known map[uintptr]int // the blocks at the boundary that was noted last, by storage
@@ -54,8 +54,8 @@ func (b *blocks) bytesOf(list []int) (bytes int64) {
 }
 
 // elements are the tensors at a boundary of a stage: a tuple, and skips that the stage stashes or
-// pops. Their gradients are of the tuple, of each later pop of a skip, and of each parameter that
-// earlier and later units use.
+// pops. There is a gradient for each element of the tuple, for each later pop of a skip, and for
+// each tie, a parameter that units on both sides of the boundary use.
 type elements struct {
 	tuple  int   // its length
 	places []int // by skip: its place at the boundary
@@ -68,7 +68,7 @@ func (w *sweep) elements(st *stage, boundary int) elements {
 	out := elements{tuple: w.tuples[boundary]}
 	for place, c := range w.s.Crossing(boundary) {
 		pops := len(c.Pops)
-		if c.Stash < st.first { // what other stages pop does not pass through this one
+		if c.Stash < st.first { // later stages get a skip from its stage, not through this one
 			pops, _ = slices.BinarySearch(c.Pops, st.last)
 		}
 		if pops > 0 {
@@ -94,8 +94,8 @@ func (n elements) values(in input) []*torch.Tensor {
 	return list
 }
 
-// parcel returns the blocks of sent elements, or of their gradients, given in the order of values
-// or gradients.list.
+// parcel sorts the blocks of sent elements into tuple, skips and ties. at has them in the order of
+// elements.values, or for gradients of gradients.list.
 func (n elements) parcel(at []int, areGradients bool) remat.Parcel {
 	out := remat.Parcel{Tuple: at[:n.tuple]}
 	at = at[n.tuple:]

@@ -101,9 +101,7 @@ func stagesHold(t *testing.T, p profile.Profile, model *nn.Sequential, x *torch.
 	layers, config := joined(p, cut)
 	config.Held = []plan.Held{{Graphs: graphs, Inputs: inputs}}
 	_, sizes, err := plan.BySize(layers, 2, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	got := held(t, model, counts, policy, chunks, x)
 	for stage, s := range sizes {
 		want := s.Parameters + s.Buffers + s.Inputs
@@ -150,9 +148,7 @@ func held(t *testing.T, model *nn.Sequential, counts []int, policy pipe.Checkpoi
 	t.Helper()
 	before := [2]int64{torch.CPU(0).Memory().Live, torch.CPU(1).Memory().Live}
 	p, err := pipe.New(model, pipe.Config{Balance: counts, Chunks: chunks, Checkpoint: policy, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer nn.Free(model)
 	defer p.Close()
 	run := must.Get(p.Forward(context.Background(), pipe.Batch{Input: pipe.Rows(x)}))(t)

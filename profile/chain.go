@@ -56,8 +56,8 @@ func (p *prober) chains(f *layerMeasurement, sample []*torch.Tensor) (chains []C
 	return chains
 }
 
-// dropLoss removes the loss, which is the last unit. It returns the loss's temporary bytes in one
-// operation with forward and backward.
+// dropLoss removes the loss, which is the last unit. It returns the temporary bytes of the loss's
+// forward and backward as one operation.
 func (w *sweep) dropLoss(st *stage) int64 {
 	st.last--
 	u, at, grads := &w.units[st.last], st.last-st.first, &st.grads[remat.Makes]

@@ -8,8 +8,8 @@ import (
 	"penstock.example/plan"
 )
 
-// setLayers derives the layers for package plan. A block counts for the first layer that saves it,
-// as a stage does not hold an output that was sent. A skip's block counts for its creator.
+// setLayers derives the layers for package plan. A saved output counts for the layer that saves it
+// first, not for its creator: a stage frees a sent output. A saved skip counts for its creator.
 func (p *Profile) setLayers(layers []nn.NamedLayer) {
 	f := p.measured
 	p.Timing = f.timing
@@ -35,7 +35,7 @@ func (p *Profile) setLayers(layers []nn.NamedLayer) {
 			}
 		}
 		l.Enter = max(l.Enter-moved, 0)
-		if moved = min(f.later(i), l.Saved); i == len(layers)-1 { // the model's output stays
+		if moved = min(f.savedLater(i), l.Saved); i == len(layers)-1 { // the model's output stays
 			moved = -unsavedBytes(out)
 		}
 		l.Saved -= moved
@@ -64,8 +64,8 @@ func (e element) skip(c segment.Crossing) plan.LayerSkip {
 	return s
 }
 
-// later returns the bytes of a layer's output that only later layers save.
-func (f *layerMeasurement) later(layer int) (bytes int64) {
+// savedLater returns the bytes of a layer's output that only later layers save.
+func (f *layerMeasurement) savedLater(layer int) (bytes int64) {
 	out := f.tuple(layer + 1)
 	for k, e := range out {
 		same := func(o element) bool { return o.block == e.block }

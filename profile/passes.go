@@ -109,7 +109,7 @@ func (l *lane) pass(times []layerTimes) {
 	l.forward(e, remat.Forward, forwardNoGrad, times)
 	e.Free()
 	zeroGrads(l.layers[l.from:l.to])
-	ops := []int{firstBackward, laterBackward} // all windows have both, so that times add up pass by pass
+	ops := []int{firstBackward, laterBackward} // even with one micro-batch: each pass times every operation
 	if l.Split {
 		ops = append(ops, firstPart)
 	}

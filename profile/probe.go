@@ -91,8 +91,8 @@ func (p *prober) read(do func()) reading {
 	return reading{m.Peak - before, m.Live - before}
 }
 
-// execute begins an execution at a unit, which owns the input. again says that the unit has run
-// before. reset frees the execution.
+// execute begins an execution at a unit. The execution owns the input, and reset frees both. again
+// says that the unit has run before.
 func (p *prober) execute(unit int, in input, again bool) *segment.Execution {
 	e := &segment.Execution{}
 	e.Begin(p.s, p.context)

@@ -64,7 +64,7 @@ type Config struct {
 	// LossUnit makes the loss the last unit of the last chain, with a backward long after its
 	// forward, as in a pipe. Otherwise it is the chain's Loss, forward and backward at once.
 	LossUnit  bool
-	InputGrad bool // the sample's gradient is wanted, as it is if the sample requires one
+	InputGrad bool // the sample's gradient is computed; implied if the sample requires a gradient
 	// DeferredBatchNorm says that forwards gather the statistics of a mini-batch; see nn.Deferred.
 	DeferredBatchNorm bool
 	Split             bool // backwards in two parts are measured, too

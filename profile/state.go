@@ -32,7 +32,7 @@ func (p *prober) ready(l nn.NamedLayer) {
 			p.undo = append(p.undo, q.Free)
 		} else if s.IsBuffer() {
 			t, was := s.Tensor(), p.c.Clone(s.Tensor())
-			// Always, as native_batch_norm is not counted as a change.
+			// Always: Tensor.Changes does not count what native_batch_norm writes.
 			p.undo = append(p.undo, func() { p.c.NoGrad(func() { p.c.Copy_(t, was) }) })
 		}
 	}

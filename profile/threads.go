@@ -37,10 +37,10 @@ func (t ThreadTimes) Faster(i, j int) float64 {
 	return ratios[len(ratios)/2]
 }
 
-// Threads times forward and backward of a model's layers with several numbers of threads, as
-// [Measure] does otherwise. The numbers take turns, three times. After some seconds it ends, so
-// that the last layers may be missing. A nil Config.Clock is the time of day. Config.Threads,
-// Repeats, Devices and Balance are ignored.
+// Threads times forward and backward of a model's layers with several numbers of threads, which
+// take turns, three times. After some seconds it ends, so that the last layers may be missing. A
+// nil Config.Clock is the time of day. Config.Threads, Repeats, Devices and Balance are ignored.
+// Otherwise it works like [Measure].
 func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []int,
 	sample ...*torch.Tensor) (ThreadTimes, error) {
 	if begin := time.Now(); config.Clock == nil {
@@ -52,7 +52,7 @@ func Threads(ctx context.Context, model *nn.Sequential, config Config, counts []
 		t.Rounds = append(t.Rounds, make([]time.Duration, len(counts)))
 	}
 	err := withProber(ctx, model, config, sample, func(p *prober) {
-		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // any layer may
+		p.overwrite, p.overwrote = true, slices.Repeat([]bool{true}, len(p.layers)) // all may overwrite
 		p.cut(slices.Repeat([]int{1}, len(p.layers)))
 		p.begin(1)
 		in, end := p.sampleInput(sample), p.Clock()+threadsTime

@@ -7,9 +7,9 @@ import (
 )
 
 // joined says, by layer, whether the layer is in one unit with the layer before. It is if it works
-// in place, returns a view, or follows a view of the model's input. It also is if a cut between
-// would hold more bytes that no backward needs than the layer before saves. More than maxUnits
-// units are joined in equal groups.
+// in place, returns a view, or follows a view of the model's input. It also is if the bytes between
+// them that no backward needs are more than the layer before saves, as only a cut holds them. More
+// than maxUnits units are joined in equal groups.
 func (f *layerMeasurement) joined(layers []nn.NamedLayer, maxUnits int) []bool {
 	out, begins := make([]bool, len(layers)), []int{0} // the first layers of units
 	makes := func(i int) bool {

@@ -192,7 +192,8 @@ func TestCheckAgreesOnAnyChain(t *testing.T) {
 			if len(can) == 0 {
 				break
 			}
-			if i := slices.IndexFunc(can, func(o remat.Op) bool { return o.Kind == remat.Backward }); i >= 0 &&
+			if i := slices.IndexFunc(can,
+				func(o remat.Op) bool { return o.Kind == remat.Backward }); i >= 0 &&
 				rapid.Bool().Draw(t, "back") {
 				can = can[i : i+1]
 			}

@@ -95,7 +95,7 @@ func (c Config) recomputes(stage, microBatch int) bool {
 	return c.Recompute != nil && c.Recompute(stage, microBatch)
 }
 
-// maxForwards bounds stages and skips, times micro-batches, so that a typo allocates no gigabytes.
+// maxForwards bounds (stages + skips) * micro-batches, so that a typo allocates no gigabytes.
 const maxForwards = 1 << 24
 
 // checkHeader checks everything but the actions.

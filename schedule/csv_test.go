@@ -33,8 +33,9 @@ func TestParseCSV(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		",,\n0UNSHARD,":        "line 3: no action",
-		"0F0,0X0":              `line 1, field 2: action "0X0": want a stage, F, R, B, I or W, and a micro-batch`,
+		",,\n0UNSHARD,": "line 3: no action",
+		"0F0,0X0": `line 1, field 2: action "0X0": want a stage, F, R, B, I or W, and a ` +
+			`micro-batch`,
 		"0F0\n1F0,\n2F0,2B":    `line 3, field 2: action "2B": want`,
 		"0F0,01F0":             `line 1, field 2: action "01F0": "01" is not a decimal number`,
 		"0F0,(0F1;0B0)OVERLAP": "line 1, field 2:",

@@ -50,7 +50,8 @@ func TestFixed(t *testing.T) {
 		}
 		for s := range stages {
 			for i := range asked.MicroBatches {
-				_, has := got.Graph().IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s, MicroBatch: i})
+				_, has := got.Graph().IndexOf(schedule.Action{Kind: schedule.Recompute, Stage: s,
+					MicroBatch: i})
 				if want := asked.Recompute(s, i); has != want {
 					t.Fatalf("stage %d recomputes micro-batch %d: %v, want %v", s, i, has, want)
 				}

@@ -117,7 +117,7 @@ func (g *Graph) deps(list []int, id int) []int {
 	var space [8]Action
 	a := g.Actions[id]
 	need := g.needs(space[:0], a)
-	unlimited := len(need) // the rest are needs of links, which hold any number within a worker
+	always := len(need) // need[always:] come from a capacity, which links within a worker do not have
 	capacity := g.program.Capacity
 	if a.Kind.Send() && capacity > 0 && a.distance() == 1 {
 		earlier := a.Matching()
@@ -130,14 +130,14 @@ func (g *Graph) deps(list []int, id int) []int {
 		}
 	}
 	for i, a := range need {
-		if dep, ok := g.IndexOf(a); ok && (i < unlimited || g.Worker[dep] != g.Worker[id]) {
+		if dep, ok := g.IndexOf(a); ok && (i < always || g.Worker[dep] != g.Worker[id]) {
 			list = append(list, dep)
 		}
 	}
 	return list
 }
 
-// needs appends an action's dependencies but for capacities, whether the program has them or not.
+// needs appends all dependencies except those of a capacity. The program may lack some of them.
 func (g *Graph) needs(list []Action, a Action) []Action {
 	s, i, last := a.Stage, a.MicroBatch, g.program.MicroBatches-1
 	switch a.Kind {

@@ -57,13 +57,13 @@ func usualDuration(a Action) time.Duration {
 type Simulation struct {
 	program *Program
 	order   []simulated
-	ways    int // number of directed links between two workers
+	links   int // number of directed links between two workers
 }
 
 // simulated is an action. Simulation.order has each after its dependencies.
 type simulated struct {
 	worker, at int32 // the action is the at-th of its worker
-	way        int32 // of a send to another worker, from 1; otherwise 0
+	link       int32 // the link of a send to another worker, from 1; otherwise 0
 	// after is the place in the order, from 1, of a dependency on another worker; 0 is none. For a
 	// receive it is the send, and for a send with capacity c the receive of the c-th send before.
 	after int32
@@ -87,19 +87,19 @@ func NewSimulation(p *Program) (*Simulation, error) {
 func (g *Graph) simulation() *Simulation {
 	s := &Simulation{program: g.program, order: make([]simulated, 0, len(g.Actions))}
 	place := make([]int32, len(g.Actions)) // by id: the place in the order, from 1
-	ways := map[[2]int]int32{}
+	links := map[[2]int]int32{}            // by sending and receiving worker
 	g.advance(func(id int, deps []int) {
 		a, w := g.Actions[id], g.Worker[id]
 		e := simulated{worker: int32(w), at: int32(g.indexInWorker(id))}
 		if a.Kind.Transfer() {
 			if other, ok := g.IndexOf(a.Matching()); ok && a.Kind.Send() && g.Worker[other] != w {
-				way := [2]int{w, g.Worker[other]}
-				if ways[way] == 0 {
-					ways[way] = int32(len(ways) + 1)
+				ends := [2]int{w, g.Worker[other]}
+				if links[ends] == 0 {
+					links[ends] = int32(len(links) + 1)
 				}
-				e.way = ways[way]
+				e.link = links[ends]
 			}
-			for _, dep := range deps { // at capacity Meet the worker has already waited for its last send
+			for _, dep := range deps { // at capacity Meet, Run delays the sender at the receive instead
 				if g.Worker[dep] != w && (a.Kind.Receive() && g.Actions[dep] == a.Matching() ||
 					a.Kind.Send() && s.program.Capacity > 0) {
 					e.after = place[dep]
@@ -109,7 +109,7 @@ func (g *Graph) simulation() *Simulation {
 		s.order = append(s.order, e)
 		place[id] = int32(len(s.order))
 	})
-	s.ways = len(ways)
+	s.links = len(links)
 	return s
 }
 
@@ -124,7 +124,7 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 	p := s.program
 	free := make([]time.Duration, len(p.Workers))    // by worker: when it can go on
 	reduced := make([]time.Duration, len(p.Workers)) // by worker: when its last reduction ends
-	busy := make([]time.Duration, s.ways)            // by way: when it can take the next value
+	busy := make([]time.Duration, s.links)           // by link: when it can take the next value
 	ends := make([]time.Duration, len(s.order))      // of a send to another worker: when its value arrives
 	for at := range s.order {
 		e := &s.order[at]
@@ -149,10 +149,10 @@ func (s *Simulation) Run(duration func(Action) time.Duration, links Links,
 			sender := &free[s.order[e.after-1].worker]
 			*sender = max(*sender, end+links.costOf(a).Latency)
 		}
-		if e.way > 0 {
+		if e.link > 0 {
 			cost := links.costOf(a)
-			busy[e.way-1] = max(busy[e.way-1], end) + cost.Duration
-			ends[at] = busy[e.way-1] + cost.Latency
+			busy[e.link-1] = max(busy[e.link-1], end) + cost.Duration
+			ends[at] = busy[e.link-1] + cost.Latency
 		}
 		makespan = max(makespan, end)
 		if visit != nil {

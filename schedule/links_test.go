@@ -81,7 +81,8 @@ func TestLinksAgainstAClock(t *testing.T) {
 		links := schedule.Links{
 			Cost: func(send schedule.Action) schedule.Transfer {
 				at := 2 * (send.Stage*p.Stages + send.Peer)
-				return schedule.Transfer{Latency: time.Duration(costs[at]), Duration: time.Duration(costs[at+1])}
+				return schedule.Transfer{Latency: time.Duration(costs[at]),
+					Duration: time.Duration(costs[at+1])}
 			}}
 		got := must.Get(links.Simulate(p, duration))(t)
 		want := newTicker(p, duration, links).run(t)

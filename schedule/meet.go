@@ -20,9 +20,9 @@ import (
 //	worker 1  1B0 1B0>0 0>1F1 1F1      becomes  worker 1  1B0 0>1F1 1B0>0 1F1
 //
 // meet runs the program. Whenever workers wait for each other in a circle, one send of the circle
-// is chosen, and its receiver receives at once. With usualDuration this costs no time, as in every
-// circle there is a value that is made before its receiver would send or compute next. In the run
-// each receive directly follows its send. So the program runs to its end at any capacity, and each
+// is chosen, and its receiver receives at once. With usualDuration this delays no worker: in every
+// circle some value is ready before its receiver would next send or compute. In the run each
+// receive directly follows its send. So the program runs to its end at any capacity, and each
 // worker receives from another in the order of the other's sends.
 func (p *Program) meet() {
 	free := *p

@@ -116,7 +116,8 @@ var mutations = []struct {
 		a := list[s.at]
 		use := s.at + slices.IndexFunc(list[s.at:], func(b schedule.Action) bool {
 			return b.Stage == a.Stage && b.MicroBatch == a.MicroBatch &&
-				(b.Kind == schedule.Forward || b.Kind == schedule.Backward || b.Kind == schedule.BackwardInput)
+				(b.Kind == schedule.Forward || b.Kind == schedule.Backward ||
+					b.Kind == schedule.BackwardInput)
 		})
 		to := rapid.IntRange(use, len(list)-1).Draw(t, "to")
 		p.Workers[s.worker] = slices.Insert(slices.Delete(list, s.at, s.at+1), to, a)

@@ -25,9 +25,9 @@ func GPipe(config Config) (*Program, error) {
 					cells = append(cells, cell{s, i})
 				}
 			}
-			after := map[Kind]int{Forward: 1, Backward: -1}[kind] // of a stage to the next
+			delay := map[Kind]int{Forward: 1, Backward: -1}[kind] // of a stage after the one before
 			slices.SortFunc(cells, func(x, y cell) int {
-				return cmp.Or(after*(x.chunk-y.chunk)+x.microBatch-y.microBatch, x.microBatch-y.microBatch)
+				return cmp.Or(delay*(x.chunk-y.chunk)+x.microBatch-y.microBatch, x.microBatch-y.microBatch)
 			})
 			for _, c := range cells {
 				b.perform(kind, c)
@@ -72,15 +72,16 @@ func zeroBubbleH1(config Config) (*Program, error) { return inTurn("zb-h1", conf
 // (Qi et al., 2023, section 2).
 func zeroBubbleH2(config Config) (*Program, error) { return inTurn("zb-h2", config, 2, true) }
 
-// inTurn is 1F1B where a stage runs ahead more forwards than the next before its first backward.
-func inTurn(name string, config Config, ahead int, split bool) (*Program, error) {
+// inTurn is 1F1B. lead is how many more forwards a stage runs before its first backward than the
+// next stage does.
+func inTurn(name string, config Config, lead int, split bool) (*Program, error) {
 	return build(name, config, oneBlock, func(b *builder) {
 		for r := range b.chunks {
 			cells := make([]cell, config.MicroBatches)
 			for i := range cells {
 				cells[i] = cell{r, i}
 			}
-			b.alternate(cells, cells, ahead*(len(b.chunks)-1-r), split, ahead*r)
+			b.alternate(cells, cells, lead*(len(b.chunks)-1-r), split, lead*r)
 		}
 	})
 }
@@ -115,16 +116,15 @@ func interleaved(config Config) (*Program, error) { return rounds("interleaved",
 
 // interleavedZeroBubble is [interleaved] with backwards in two parts. Device r runs min(VM, (V-1)g
 // + P-1-r) forwards before the first backward. The gradients of the weights follow the gradients of
-// the inputs, r micro-batches later. If all computations take the same time, and M is at least P, a
-// device is idle for P - 1 of them beside its 3VM. It holds min(VM, (V-1)g + P) pairs of a stage
+// the inputs, r micro-batches later. If all computations take the same time t, and M is at least P,
+// a device computes for 3VMt and is idle for (P-1)t. It holds min(VM, (V-1)g + P) pairs of a stage
 // and a micro-batch (PyTorch's ScheduleInterleavedZeroBubble; Qi et al., 2023).
 func interleavedZeroBubble(config Config) (*Program, error) {
 	return rounds("interleaved-zb", config, 1, true)
 }
 
-// rounds is 1F1B on chunks that go round. Each device runs ahead more forwards than the next device
-// before its first backward.
-func rounds(name string, config Config, ahead int, split bool) (*Program, error) {
+// rounds is inTurn for devices with several chunks each, which go round.
+func rounds(name string, config Config, lead int, split bool) (*Program, error) {
 	return build(name, config, looped, func(b *builder) {
 		devices, m := len(b.workers), config.MicroBatches
 		virtual, groups := len(b.chunks)/devices, max(1, m/devices)
@@ -144,7 +144,7 @@ func rounds(name string, config Config, ahead int, split bool) (*Program, error)
 				}
 				from += size
 			}
-			b.alternate(forward, backward, (virtual-1)*first+ahead*(devices-1-r), split, r)
+			b.alternate(forward, backward, (virtual-1)*first+lead*(devices-1-r), split, r)
 		}
 	})
 }

@@ -88,7 +88,8 @@ func TestParse(t *testing.T) {
 func drawAction(t *rapid.T) schedule.Action {
 	number := rapid.OneOf(rapid.IntRange(0, 12), rapid.IntRange(0, 1<<31-2))
 	a := schedule.Action{
-		Kind:       schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.Reduce)).Draw(t, "kind")),
+		Kind: schedule.Kind(rapid.IntRange(int(schedule.Forward), int(schedule.Reduce)).Draw(t,
+			"kind")),
 		Stage:      number.Draw(t, "stage"),
 		MicroBatch: number.Draw(t, "micro-batch"),
 	}

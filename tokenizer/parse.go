@@ -65,17 +65,17 @@ func Open(path string) (*Tokenizer, error) {
 
 // Files lists the files that Open reads. It returns an error if one is missing.
 func Files(path string) ([]string, error) {
-	exists := func(path string) error { _, err := os.Stat(path); return err }
+	stat := func(path string) error { _, err := os.Stat(path); return err }
 	files, directory := []string{path}, path
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
 		directory = filepath.Dir(path)
 	}
-	if whole := filepath.Join(path, wholeFile); exists(whole) == nil {
+	if whole := filepath.Join(path, wholeFile); stat(whole) == nil {
 		files = []string{whole}
 	} else if err == nil && (info.IsDir() || filepath.Base(path) == vocabularyFile) {
 		files = []string{filepath.Join(directory, vocabularyFile), filepath.Join(directory, mergesFile)}
-		err = cmp.Or(exists(files[0]), exists(files[1]))
+		err = cmp.Or(stat(files[0]), stat(files[1]))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w; want a tokenizer.json, a vocab.json with a merges.txt "+
@@ -136,7 +136,7 @@ type step struct {
 // template is a post-processor: a TemplateProcessing, a Sequence, or one that adds no tokens to a text.
 type template struct {
 	Processors []template                  `json:"processors"`
-	Single     []map[string]map[string]any `json:"single"` // a Sequence, the text, among SpecialTokens
+	Single     []map[string]map[string]any `json:"single"` // SpecialTokens around a Sequence, the text
 	Tokens     map[string]struct {
 		IDs []int32 `json:"ids"`
 	} `json:"special_tokens"`
@@ -177,7 +177,7 @@ func (f *file) tokenizer() (*Tokenizer, error) {
 		}
 		t.added[a.Content] = a.ID
 	}
-	return t, cmp.Or(t.normalise(f.Normalizer), t.split(f.PreTokenizer), t.splitMetaspaces(),
+	return t, cmp.Or(t.readNormalizer(f.Normalizer), t.readPreTokenizer(f.PreTokenizer), t.splitMetaspaces(),
 		t.indexTokens(m.Merges), t.readTemplate(f.PostProcessor))
 }
 
@@ -202,13 +202,13 @@ func (t *Tokenizer) readTemplate(f template) (err error) {
 	return err
 }
 
-func (t *Tokenizer) normalise(s *step) (err error) {
+func (t *Tokenizer) readNormalizer(s *step) (err error) {
 	if s == nil {
 		return nil
 	}
 	if s.Type == "Sequence" {
 		for _, one := range s.Normalizers {
-			err = cmp.Or(err, t.normalise(&one))
+			err = cmp.Or(err, t.readNormalizer(&one))
 		}
 		return err
 	}
@@ -230,7 +230,7 @@ func (t *Tokenizer) normalise(s *step) (err error) {
 	return nil
 }
 
-func (t *Tokenizer) split(s *step) (err error) {
+func (t *Tokenizer) readPreTokenizer(s *step) (err error) {
 	if s == nil {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (t *Tokenizer) split(s *step) (err error) {
 	switch s.Type {
 	case "Sequence":
 		for _, one := range s.PreTokenizers {
-			err = cmp.Or(err, t.split(&one))
+			err = cmp.Or(err, t.readPreTokenizer(&one))
 		}
 		return err
 	case "ByteLevel":

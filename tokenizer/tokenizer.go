@@ -147,13 +147,13 @@ func (e *encoder) segment(whole string, from, to int) error {
 	if e.form != nil {
 		text = e.form.String(text)
 	}
-	space, added := " ", 0 // added are the bytes put in front
+	space, prefix := " ", 0 // prefix is the number of bytes put in front
 	if e.metaspace {
 		space, text = metaspace, strings.ReplaceAll(text, " ", metaspace)
 	}
 	lacksSpace := !strings.HasPrefix(text, space) && (e.lead != leadStart || from == 0)
 	if e.lead == leadAlways || e.lead != 0 && lacksSpace {
-		text, added = space+text, len(space)
+		text, prefix = space+text, len(space)
 	}
 	return e.pieces(text, 0, e.splits, func(piece string, at int) error {
 		ids, ok := e.known[piece]
@@ -166,7 +166,7 @@ func (e *encoder) segment(whole string, from, to int) error {
 			if ids, missing = e.model.encode(word); missing >= 0 {
 				return fmt.Errorf("tokenizer: %s: in the piece %.40q, %q (%U) is not in the vocabulary; "+
 					"want a text without it, or a tokenizer that was made for such text",
-					disk.Place(whole[:from]+text[added:max(added, at)]), piece, missing, missing)
+					disk.Place(whole[:from]+text[prefix:max(prefix, at)]), piece, missing, missing)
 			}
 			if len(e.known) < mostKnown {
 				e.known[piece] = ids

@@ -53,8 +53,8 @@ func Handles(list []*Tensor) []shim.Handle {
 	return out
 }
 
-// EndBackward ends a backward of package shim that returned err: it returns, or it panics or ends
-// the goroutine if a recomputation has done so.
+// EndBackward panics with the error of a backward of package shim, unless it is nil. If a
+// recomputation has panicked or ended its goroutine, EndBackward does the same.
 func (c *Ctx) EndBackward(err *shim.Error) {
 	switch {
 	case err == nil:

@@ -92,8 +92,8 @@ func (c *Ctx) NoGrad(f func()) {
 }
 
 // Unlimited runs f with its allocations charged to no device, so that no limit refuses them. It is
-// for work in place that must not fail halfway. libtorch allocates a few bytes even there, for
-// numbers.
+// for work in place that must not fail halfway: even there libtorch allocates a few bytes for
+// scalars.
 func (c *Ctx) Unlimited(f func()) {
 	defer func(was int32) { c.mode.Account = was }(c.mode.Account)
 	c.mode.Account = 0

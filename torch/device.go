@@ -140,8 +140,8 @@ func (d Device) Account() int {
 //
 // On a CPU, Cached are the bytes of freed blocks that are kept for reuse. They are not live. Taken
 // is the system's memory under all live and cached blocks of the account, with headers and partly
-// used pages. Taken exceeds the most memory that live blocks have had since the last Trim by at
-// most 1/64. A live block of 32 KiB or more has less than a page more than its bytes.
+// used pages. It is at most 1/64 above the greatest memory under live blocks since the last Trim.
+// The memory under a live block of 32 KiB or more is less than a page larger than the block.
 //
 // On a CUDA device, Taken are the bytes that libtorch's allocator has reserved for the whole
 // process. Cached are the reserved bytes that no block uses.

@@ -13,7 +13,7 @@ func (c *Ctx) Draws() (seed, made uint64) { return c.seed, c.draws }
 // ResumeDraws sets the state of the sequence to a result of Draws.
 func (c *Ctx) ResumeDraws(seed, made uint64) { c.seed, c.draws = seed, made }
 
-// NextSeed is the seed of the next draw.
+// NextSeed takes the next draw of the sequence and returns its seed.
 func (c *Ctx) NextSeed() uint64 {
 	s := Mix(c.seed, c.draws)
 	c.draws++

@@ -161,7 +161,7 @@ func forEach(ctx context.Context, caller string, p *pipe.Pipe, set data.Dataset,
 			return nil
 		}
 		if err != nil {
-			return cmp.Or(errors.Unwrap(err), err) // without the loader's words of an epoch
+			return cmp.Or(errors.Unwrap(err), err) // the loader's prefix names an epoch, and there is none
 		}
 		if err := inferBatch(ctx, p, first, batch, f); err != nil {
 			return fmt.Errorf("train: evaluating: %w", err)

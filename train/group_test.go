@@ -451,9 +451,7 @@ func TestRestoreFailsOnAllMembers(t *testing.T) {
 			found[rank], err = m.store().Latest()
 			return err
 		}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 		}
 		if !gone {
 			must.Do(t, os.Remove(filepath.Join(dir, "step-000001", lost)))

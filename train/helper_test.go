@@ -34,9 +34,7 @@ func dataset(t testing.TB) (training, testing data.Dataset) {
 	t.Helper()
 	training, testing, err := data.Synthetic{Seed: 5, Train: samples, Test: 20, Classes: 3, Height: 4,
 		Width: 4}.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return training, testing
 }
 

@@ -165,8 +165,8 @@ func (l *Loop) stepBatches(ctx context.Context) ([]data.Batch, error) {
 //
 // If a step fails the error is a *StepError. Unless StepError.Half is true, the next call of Run
 // repeats the step with the same batches and ends with the bits of a run without failures. Run can
-// also continue after any other error. Run takes no step if Check fails. It takes none either if
-// only an epoch's last batch has a micro-batch of one row, and a layer refuses that.
+// also continue after any other error. Run takes no step if Check fails. It also takes none if a
+// layer refuses micro-batches of one row and only an epoch's last batch has one.
 //
 // In a group each process has a Loop and calls Run at the same step. If ctx ends in one process, all end
 // after the same step.
@@ -441,7 +441,7 @@ func (l *Loop) placeBatch(b *pipe.Batch, batch data.Batch) (free func(), err err
 type Validation struct {
 	Set   data.Dataset // not trained on, such as a part of data.Split
 	Batch int          // samples run at once; 0 is the Loader's
-	// Patience is the number of whole epochs in a row without a lower loss that ends the run. 0 is no limit.
+	// Patience ends the run after that many whole epochs in a row without a lower loss. 0 is no limit.
 	Patience int
 
 	// OnBatch is called after each batch with the number of samples done and the total. OnResult is

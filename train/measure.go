@@ -187,7 +187,7 @@ func (b *Balance) keepLimit(ctx context.Context, model *nn.Sequential, c profile
 	for _, l := range b.Profile.Layers {
 		bytes += l.Output + l.Saved
 	}
-	const most = 1 << 30 // bytes of all cuts to measure, which takes seconds
+	const most = 1 << 30 // bytes of all cuts together; measuring these takes seconds
 	b.Lighter = append(b.Lighter, cutsOf(len(b.Profile.Layers), len(b.Counts), most/bytes)...)
 	return nil
 }
@@ -328,8 +328,8 @@ func worseLink(a, b plan.Link) plan.Link {
 func MeasureLinks(ctx context.Context, g *group.Group) (slowest plan.Link, err error) {
 	for first := range g.Size() - 1 {
 		var mine plan.Link
-		if own := g.Rank() - first; own == 0 || own == 1 {
-			mine, err = timeRoundTrips(g, first+1-own, own == 0)
+		if end := g.Rank() - first; end == 0 || end == 1 { // this process is an end of the link
+			mine, err = timeRoundTrips(g, first+1-end, end == 0)
 		}
 		all, err := group.Meet(ctx, g, fmt.Sprintf("the link from rank %d to the next", first), mine, err)
 		if err != nil {

@@ -222,9 +222,7 @@ func TestFingerprint(t *testing.T) {
 	seen := map[string]int{}
 	for i, s := range []data.Synthetic{{}, {Seed: 1}, {Train: 1000}, {Classes: 9}, {Height: 27}, {Train: 3}} {
 		set, _, err := s.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		f := must.Get(train.Fingerprint(set))(t)
 		if other, ok := seen[f]; ok {
 			t.Errorf("sets %d and %d have the same fingerprint", other, i)

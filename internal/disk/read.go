@@ -1,6 +1,6 @@
 // Package disk reads and writes regular files. It refuses named pipes, devices and sockets: reading them
 // could block for ever or never end. Reads of whole files have a size limit. Writes are complete or leave no
-// trace. It has the bounds of all readers.
+// trace. The package also has the bounds that other readers of files keep.
 package disk
 
 import (
@@ -27,7 +27,7 @@ func OpenAppend(path string) (*os.File, error) {
 // openRegular checks that the file is regular before opening it, as opening a named pipe could block.
 func openRegular(path string, flags int) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil {
-		if err := regular(path, info); err != nil {
+		if err := checkRegular(path, info); err != nil {
 			return nil, err
 		}
 	}
@@ -67,7 +67,7 @@ func ReadStream(r io.Reader, most int64) ([]byte, error) {
 	return content, nil
 }
 
-func regular(path string, info fs.FileInfo) error {
+func checkRegular(path string, info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
 	}

@@ -24,7 +24,7 @@ import (
 // file is refused. Also refused are new files in /dev, likely a mistake, and the links /dev/stdout
 // and /dev/stderr.
 func Write(path string, content func(io.Writer) error) error {
-	device, err := writable(path)
+	device, err := checkTarget(path)
 	if err != nil {
 		return err
 	}
@@ -33,13 +33,13 @@ func Write(path string, content func(io.Writer) error) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(buffered(f, content), f.Close())
+		return errors.Join(writeBuffered(f, content), f.Close())
 	}
 	temporary, err := createBeside(path)
 	if err != nil {
 		return err
 	}
-	if err = buffered(temporary, content); err == nil {
+	if err = writeBuffered(temporary, content); err == nil {
 		err = temporary.Sync()
 	}
 	if err = cmp.Or(err, temporary.Close()); err == nil {
@@ -60,7 +60,7 @@ func Write(path string, content func(io.Writer) error) error {
 
 // Probe returns the error that Write would return at path without calling content.
 func Probe(path string) error {
-	if device, err := writable(path); device || err != nil {
+	if device, err := checkTarget(path); device || err != nil {
 		return err
 	}
 	f, err := createBeside(path)
@@ -70,8 +70,8 @@ func Probe(path string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// writable returns an error unless path is free, a regular file or a character device.
-func writable(path string) (device bool, err error) {
+// checkTarget returns an error unless path is free, a regular file or a character device (device).
+func checkTarget(path string) (device bool, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Mode()&fs.ModeCharDevice != 0 {
 		return true, nil
@@ -87,7 +87,7 @@ func writable(path string) (device bool, err error) {
 	case err != nil:
 		return false, err
 	}
-	return false, regular(path, info)
+	return false, checkRegular(path, info)
 }
 
 // createBeside creates a new file next to path. It replaces os.CreateTemp, whose files only their owner can
@@ -101,8 +101,8 @@ func createBeside(path string) (*os.File, error) {
 	return f, err
 }
 
-// buffered writes through a buffer, as models may have thousands of tensors of a few hundred bytes.
-func buffered(file *os.File, content func(io.Writer) error) error {
+// writeBuffered writes through a buffer, as models may have thousands of tensors of some 100 bytes.
+func writeBuffered(file *os.File, content func(io.Writer) error) error {
 	w := bufio.NewWriterSize(file, 1<<20)
 	if err := content(w); err != nil {
 		return err

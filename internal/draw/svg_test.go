@@ -30,9 +30,7 @@ func simulated(t rapid.TB, name string, devices, virtual, microBatches int) sche
 	s := must.Get(schedule.Named(name))(t)
 	workers := must.Get(s.Workers(devices, virtual))(t)
 	p, err := s.Generate(schedule.Config{Stages: len(workers), MicroBatches: microBatches, Worker: workers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return must.Get(schedule.Simulate(p, parts))(t)
 }
 

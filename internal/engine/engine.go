@@ -47,8 +47,8 @@ func Root(c *torch.Ctx, t *torch.Tensor) *torch.Tensor {
 }
 
 // Boundary returns a layer's output t for the next layer: t itself if it is dense ([Dense]), or
-// else a dense copy. Its gradient is made dense too. For an input that the layer returns, that
-// takes a [Branch], unless the graph before makes gradients dense already.
+// else a dense copy. Its gradient is made dense too. If the layer returns its input, this needs
+// a [Branch], unless the graph before makes gradients dense already.
 func Boundary(c *torch.Ctx, t *torch.Tensor, inputs ...*torch.Tensor) *torch.Tensor {
 	given := slices.ContainsFunc(inputs,
 		func(x *torch.Tensor) bool { return x != nil && x.Handle() == t.Handle() })

@@ -151,10 +151,10 @@ func MemoryLike(c *torch.Ctx, a *torch.Tensor) (out *torch.Tensor) {
 func CopyOn(c *torch.Ctx, s stream.Stream, into, a *torch.Tensor) {
 	m := c.Mode()
 	defer func(was shim.Mode) { *m = was }(*m)
-	if on, ok := s.(gpuStream); ok {
-		own, here := on.gpu(), c.Device()
+	if g, ok := s.(gpuStream); ok {
+		own, device := g.gpu(), c.Device()
 		// libtorch copies on the other GPU's stream
-		if own.device.Kind == here.Kind && own.device != here {
+		if own.device.Kind == device.Kind && own.device != device {
 			m.PeerIndex, m.PeerStream = int32(own.device.Index), own.id
 		} else {
 			m.DeviceType, m.DeviceIndex, m.Stream = int32(own.device.Kind), int32(own.device.Index), own.id

@@ -76,7 +76,7 @@ func (f *Failure) Unwrap() error { return f.Err }
 // dies the system kills the processes.
 func (j Job) Run(ctx context.Context) error {
 	for restart := 0; ; restart++ {
-		switch failure := j.start(ctx, restart); {
+		switch failure := j.runOnce(ctx, restart); {
 		case failure == nil:
 			return nil
 		case ctx.Err() != nil || restart == j.Restarts:
@@ -89,8 +89,8 @@ func (j Job) Run(ctx context.Context) error {
 	}
 }
 
-// start runs the processes once.
-func (j Job) start(ctx context.Context, restart int) (failure *Failure) {
+// runOnce starts the processes and waits until all have ended.
+func (j Job) runOnce(ctx context.Context, restart int) (failure *Failure) {
 	// Pdeathsig kills a process when the thread that started it ends. So the goroutine keeps this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

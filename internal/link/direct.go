@@ -14,8 +14,7 @@ import (
 )
 
 // Communicators carry the memory of tensors between devices of different processes, past the hosts: see
-// [NCCL]. Each communicator has one direction. It matches the moves that both ends queue by their order
-// alone.
+// [NCCL]. Each communicator has one direction. It matches the moves of both ends by order alone.
 type Communicators interface {
 	// ID makes an id with which both ends open a communicator.
 	ID() ([]byte, error)
@@ -24,7 +23,7 @@ type Communicators interface {
 	Open(id []byte, d torch.Device, sends bool) (int, error)
 	// Transfer queues the moves of dense tensors over a communicator, all at once, on a stream of its device.
 	// It sends or receives as the communicator does.
-	Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error
+	Transfer(number int, on stream.Stream, tensors []*torch.Tensor) error
 	// Err returns a failure since Open, or nil. It returns even while Close waits.
 	Err() error
 	// Abort ends all calls that wait and all queued moves, and closes all communicators.
@@ -161,7 +160,7 @@ func (d *Direct) makeEnds(edges []schedule.Edge, here map[int]End) (ids []NamedI
 }
 
 // openingOrder sorts edges, without doubles, for processes that open their links one after the
-// other. Links between other pairs of processes open at the same time: a row of processes needs
+// other. Links of disjoint pairs of processes open at the same time, so a row of processes needs
 // four turns. All processes have the same order, so they cannot deadlock.
 func openingOrder(edges []schedule.Edge) []schedule.Edge {
 	return slices.Compact(slices.SortedFunc(slices.Values(edges), func(a, b schedule.Edge) int {

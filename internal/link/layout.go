@@ -53,12 +53,12 @@ func (l layout) bytes() (n int64) {
 	return n
 }
 
-func (s slot) empty(c *torch.Ctx) *torch.Tensor {
+func (s slot) allocate(c *torch.Ctx) *torch.Tensor {
 	return engine.EmptyStrided(c, s.DType, s.Core, s.Strides)
 }
 
-// coreOf returns the core of t, a view, and t's strides. t must be dense: no plan counts a copy that is made
-// here.
+// coreOf returns the core of t, a view, and t's strides. t must be dense: no plan counts the
+// memory of a dense copy.
 func coreOf(c *torch.Ctx, t *torch.Tensor) (core *torch.Tensor, strides []int64, err error) {
 	strides = engine.Strides(c, t)
 	if !engine.Dense(t.Shape(), strides) {

@@ -86,8 +86,8 @@ type Link interface {
 	// Meets reports whether a send ends only after its receive has begun, as with Gloo. A worker then does
 	// not wait for the end of a send before it receives.
 	Meets(send schedule.Action) bool
-	// Settle waits until a sent parcel has arrived, and frees the sender's copy. By the program's
-	// order the receiver has taken it. The sender's worker calls Settle, also for a send of an
+	// Settle waits until a sent parcel has arrived, and frees the sender's copy. The receive
+	// comes earlier in the program. The sender's worker calls Settle, also for a send of an
 	// earlier run.
 	Settle(send schedule.Action) error
 	// Free frees the parcels that wait. No other call may be under way.

@@ -33,7 +33,7 @@ func (n *NCCL) ID() ([]byte, error) {
 	return id[:], err
 }
 
-func (n *NCCL) Open(id []byte, d torch.Device, sends bool) (over int, err error) {
+func (n *NCCL) Open(id []byte, d torch.Device, sends bool) (number int, err error) {
 	if err := d.Usable(); err != nil {
 		return 0, fmt.Errorf("NCCL: %w", err)
 	}
@@ -56,7 +56,7 @@ func (n *NCCL) Open(id []byte, d torch.Device, sends bool) (over int, err error)
 }
 
 // Transfer does not wait for the moves. The tensors must not change before an event of the stream says so.
-func (n *NCCL) Transfer(over int, on stream.Stream, tensors []*torch.Tensor) error {
+func (n *NCCL) Transfer(number int, on stream.Stream, tensors []*torch.Tensor) error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	switch {
@@ -69,7 +69,7 @@ func (n *NCCL) Transfer(over int, on stream.Stream, tensors []*torch.Tensor) err
 	for _, t := range tensors {
 		handles = append(handles, t.Handle())
 	}
-	return shim.TransferNCCL(slices.Repeat([]shim.NCCL{n.comms[over]}, len(tensors)), handles,
+	return shim.TransferNCCL(slices.Repeat([]shim.NCCL{n.comms[number]}, len(tensors)), handles,
 		slices.Repeat([]int64{on.(engine.Stream).ID()}, len(tensors)), &n.stop)
 }
 

@@ -102,7 +102,7 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 	if in.link != nil {
 		in.vacant = in.link.streams(c).Allocate(func() {
 			for _, s := range in.layout.moving() {
-				in.tensors = append(in.tensors, c.Keep(s.empty(c)))
+				in.tensors = append(in.tensors, c.Keep(s.allocate(c)))
 			}
 		})
 		return nil
@@ -112,7 +112,7 @@ func (l *remoteRun) postTensors(c *torch.Ctx, send schedule.Action, in *incoming
 		if in.staged {
 			in.tensors = append(in.tensors, c.Keep(engine.EmptyPinned(c, s.DType, s.Core, s.Strides)))
 		} else {
-			in.tensors = append(in.tensors, c.Keep(s.empty(c)))
+			in.tensors = append(in.tensors, c.Keep(s.allocate(c)))
 		}
 		if err := l.begin(&in.works, l.transport.Receive, send.Stage, send, firstTensor+k,
 			in.tensors[k]); err != nil {
@@ -194,7 +194,7 @@ func (in *incoming) parcel(c *torch.Ctx) Parcel {
 				list[i].Tensor = in.tensors[next]
 				next++
 			default:
-				list[i].Tensor = c.Keep(c.Expand(s.empty(c), s.Shape...))
+				list[i].Tensor = c.Keep(c.Expand(s.allocate(c), s.Shape...))
 				in.tensors = append(in.tensors, list[i].Tensor)
 			}
 		}

@@ -83,7 +83,7 @@ func (l *remoteRun) Send(c *torch.Ctx, send schedule.Action, p Parcel) error {
 			return err
 		}
 	}
-	e.sent = append(e.sent, out) // before a failure, after which works may go on
+	e.sent = append(e.sent, out) // first, so that Free waits for its works after a failure
 	if err := l.sendAll(c, out); err != nil || e.capacity != schedule.Meet {
 		return err
 	}
@@ -111,14 +111,14 @@ func (e *edge) settle(at int) error {
 
 func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 	send := out.send
-	now, tensors, err := out.pack(c)
+	current, tensors, err := out.pack(c)
 	if err != nil {
 		return err
 	}
-	before, number, text := l.lastLayout(send), uint64(0), []byte(nil)
-	expected := len(before.moving()) // messages that the receiver has begun to receive
-	if !reflect.DeepEqual(now, before) {
-		if text, err = json.Marshal(now); err != nil {
+	last, number, text := l.lastLayout(send), uint64(0), []byte(nil)
+	expected := len(last.moving()) // messages that the receiver has begun to receive
+	if !reflect.DeepEqual(current, last) {
+		if text, err = json.Marshal(current); err != nil {
 			return err
 		}
 	}
@@ -142,23 +142,23 @@ func (l *remoteRun) sendAll(c *torch.Ctx, out *outgoing) error {
 		}
 		c.Synchronize() // the copies are complete
 	}
-	l.layouts.Store(send, now)
+	l.layouts.Store(send, current)
 	begin := func(part int, t *torch.Tensor) {
 		if err == nil {
 			err = l.begin(&out.works, l.transport.Send, send.Peer, send, part, t)
 		}
 	}
-	short := func(part int, content []byte) {
+	sendShort := func(part int, content []byte) {
 		out.made = append(out.made, message(content))
 		begin(part, out.made[len(out.made)-1])
 	}
 	if text != nil {
 		for k := range expected {
-			short(firstTensor+k, []byte{0})
+			sendShort(firstTensor+k, []byte{0})
 		}
 	}
-	if short(headPart, head(number, len(text))); text != nil {
-		short(layoutPart, text)
+	if sendShort(headPart, head(number, len(text))); text != nil {
+		sendShort(layoutPart, text)
 	}
 	for k, t := range tensors {
 		begin(firstTensor+k, t)

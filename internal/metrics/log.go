@@ -67,11 +67,11 @@ func read(r io.Reader, steps int64) (h History, end int64, err error) {
 		}
 		past, whole := h, err == nil
 		wrong := h.add(text)
-		cut := !whole || past.lastStep() >= steps // damage after the last step is harmless
+		harmless := !whole || past.lastStep() >= steps // a line that is cut off may be damaged
 		switch {
 		case whole && wrong == nil && h.lastStep() <= steps:
 			end += int64(len(text))
-		case whole && wrong == nil, cut && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
+		case whole && wrong == nil, harmless && end > 0, end == 0 && (!whole || bytes.IndexByte(text, 0) >= 0):
 			return past, end, nil
 		default:
 			return h, end, fmt.Errorf("line %d: %w; damaged or not of a run: move it away", number, wrong)

@@ -33,12 +33,12 @@ func newColumns(h metrics.History, from int64) columns {
 			out.Peaks[i] = max(out.Peaks[i], s.PeakBytes[i])
 		}
 	}
-	each := 1
+	chunk := 1
 	if len(h.Steps) > mostSteps {
-		each = (2*len(h.Steps) + mostSteps - 1) / mostSteps
+		chunk = (2*len(h.Steps) + mostSteps - 1) / mostSteps
 	}
 	byLoss := func(a, b metrics.Step) int { return cmp.Compare(a.Loss, b.Loss) }
-	for part := range slices.Chunk(h.Steps, each) {
+	for part := range slices.Chunk(h.Steps, chunk) {
 		least, most := slices.MinFunc(part, byLoss).Step, slices.MaxFunc(part, byLoss).Step
 		for _, s := range part {
 			if s.Step == least || s.Step == most || s.Step == h.Steps[len(h.Steps)-1].Step {

@@ -108,9 +108,7 @@ func TestView(t *testing.T) {
 	content.Run = r
 	got := data(t, written(t, content)).View
 	planned, _, err := r.Plan.Timeline()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for w, d := range got.Devices {
 		limit := int64(64 << 20)
 		if w == 0 {

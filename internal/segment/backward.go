@@ -15,7 +15,7 @@ func (e *Execution) backward(c *torch.Ctx, at int) {
 		e.refuse(c, "unit %d has no graph to go back through", at)
 	}
 	begin := c.Mark()
-	e.running = g.ran
+	e.running = g.context
 	c.SetGrad(false)
 	var roots, starts []*torch.Tensor
 	root := func(t, grad *torch.Tensor) {
@@ -60,7 +60,7 @@ func (e *Execution) consume(c *torch.Ctx, at int, roots, starts []*torch.Tensor)
 	prepared := engine.PrepareBackward(c, roots, starts)
 	defer prepared.Free()
 	if e.Defer {
-		e.deferred = append(e.deferred, weightBackward{prepared.Split(e.s.trainedTies(at)...), g.ran})
+		e.deferred = append(e.deferred, weightBackward{prepared.Split(e.s.trainedTies(at)...), g.context})
 	}
 	torch.FreeAll(g.out)
 	torch.FreeAll(g.stashed)
@@ -91,12 +91,12 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	u, g, y := &e.s.units[at], &e.at[at].graph, &e.at[at+1].grads
 	x := grads{xs: make([]*torch.Tensor, len(g.mail)), skips: make([][]*torch.Tensor, len(u.entering))}
 	for i, box := range g.mail {
-		x.xs[i] = taken(c, box)
+		x.xs[i] = takeGrad(c, box)
 	}
 	for i, p := range u.entering {
 		x.skips[i] = make([]*torch.Tensor, p.times)
 		for k, box := range g.skipMail[i] {
-			x.skips[i][k] = taken(c, box)
+			x.skips[i][k] = takeGrad(c, box)
 		}
 		if p.out >= 0 && p.out < len(y.skips) { // of later pops
 			x.skips[i], y.skips[p.out] = append(x.skips[i], y.skips[p.out]...), nil
@@ -127,8 +127,8 @@ func (e *Execution) settle(c *torch.Ctx, at int) {
 	}
 }
 
-// taken moves a gradient out of a mailbox.
-func taken(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
+// takeGrad moves a gradient out of a mailbox.
+func takeGrad(c *torch.Ctx, box *torch.Tensor) *torch.Tensor {
 	if box == nil {
 		return nil
 	}

@@ -70,13 +70,13 @@ type graph struct {
 	skipMail         [][]*torch.Tensor // by entering skip, by pop
 	out              []*torch.Tensor
 	stashed          []*torch.Tensor // by stashed skip
-	ran              *nn.Ctx
+	context          *nn.Ctx         // of the forward
 }
 
 // weightBackward is the deferred part of a unit's backward, which adds to the gradients of weights.
 type weightBackward struct {
 	backward *engine.Prepared
-	ran      *nn.Ctx // the forward
+	context  *nn.Ctx // of the forward
 }
 
 // grads are the gradients of the input of a unit.
@@ -247,7 +247,7 @@ func (e *Execution) Deferred() int { return len(e.deferred) }
 func (e *Execution) Weight(c *torch.Ctx) {
 	c.SetGrad(false)
 	if len(e.deferred) > 0 {
-		e.running = e.deferred[0].ran
+		e.running = e.deferred[0].context
 		e.deferred[0].backward.Run()
 		e.deferred, e.running = slices.Delete(e.deferred, 0, 1), nil
 	}

@@ -24,7 +24,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 	if !s.held {
 		e.refuse(c, "unit %d has no input: it was dropped, or not yet made", at)
 	}
-	g := graph{made: save, beforeLoss: !e.lossDone, ran: n}
+	g := graph{made: save, beforeLoss: !e.lossDone, context: n}
 	done := false
 	defer func() {
 		if !done {
@@ -56,7 +56,7 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 		check(l.Name)
 	}
 	e.running = nil
-	e.leave(n, store, at, xs, &g)
+	e.storeOutput(n, store, at, xs, &g)
 	done = true
 	e.at[at].ran = true
 	if save && e.s.cfg.Hold && len(e.s.units) == 1 && !(e.Retain && e.lossDone) {
@@ -66,12 +66,12 @@ func (e *Execution) forward(c *torch.Ctx, at int, save bool) {
 }
 
 // wants reports whether the gradient of element i of a unit's input is wanted. wanted has the
-// sender's answers, or is nil. trained says that a layer before the element is trained.
-func (e *Execution) wants(wanted []bool, at, i int, x *torch.Tensor, trained bool) bool {
+// sender's answers, or is nil. needed says that a layer before needs the gradient.
+func (e *Execution) wants(wanted []bool, at, i int, x *torch.Tensor, needed bool) bool {
 	if wanted != nil {
 		return wanted[i]
 	}
-	return (at > 0 || e.s.cfg.InputGrad) && trained && x.DType().IsFloat()
+	return (at > 0 || e.s.cfg.InputGrad) && needed && x.DType().IsFloat()
 }
 
 // gate passes xs, a unit's input, through gates, which put wanted gradients into mailboxes. Equal
@@ -82,7 +82,7 @@ func (e *Execution) gate(c *torch.Ctx, at int, xs []*torch.Tensor, g *graph) {
 	for i, x := range s.xs {
 		if k := slices.Index(s.xs[:i], x); k >= 0 {
 			xs[i] = xs[k]
-		} else if e.wants(s.wants, at, i, x, e.s.units[at].trained) {
+		} else if e.wants(s.wants, at, i, x, e.s.units[at].wantsGrad) {
 			// the model's own input gets the same gradient as without a cut
 			if at == 0 && e.s.cfg.First == 0 {
 				g.mail[i] = engine.Mailbox(c)
@@ -103,7 +103,7 @@ func (e *Execution) giveSkips(c *torch.Ctx, store *nn.SkipStore, at int, g *grap
 		list, x := make([]*torch.Tensor, p.times), s.skips[i]
 		var mail []*torch.Tensor
 		if g.made {
-			if x != nil && e.wants(s.wantsSkips, at, i, x, p.trained) {
+			if x != nil && e.wants(s.wantsSkips, at, i, x, p.wantsGrad) {
 				mail = make([]*torch.Tensor, p.times)
 			}
 			g.skipMail = append(g.skipMail, mail)
@@ -148,9 +148,9 @@ func (e *Execution) watch(c *torch.Ctx, at int, in []*torch.Tensor) (check func(
 	}
 }
 
-// leave keeps the output of a unit as the input of the next one. With a graph the output is also
-// the root of the backward.
-func (e *Execution) leave(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
+// storeOutput keeps the output of a unit as the input of the next one. With a graph the output is
+// also the root of the backward.
+func (e *Execution) storeOutput(n *nn.Ctx, store *nn.SkipStore, at int, xs []*torch.Tensor, g *graph) {
 	u, last := &e.s.units[at], at == len(e.s.units)-1
 	skips := make([]*torch.Tensor, len(e.s.boundaries[at+1]))
 	done := false

@@ -36,8 +36,8 @@ type Config struct {
 	Units       []int          // the number of layers of each unit; nil is one unit
 	InputGrad   bool           // the model's input wants a gradient
 	// Hold keeps a unit's output and the output's gradients until its backward ends, which saves
-	// microseconds. Of a segment with one unit it frees the input after a forward with gradients.
-	// No plan predicts these bytes.
+	// microseconds. If the segment has one unit, a forward with a graph frees the unit's input. No
+	// plan predicts these bytes.
 	Hold bool
 	// Overwrite lets layers overwrite their unit's input. Nothing is then recomputed from it.
 	Overwrite bool
@@ -45,20 +45,20 @@ type Config struct {
 
 // unit is a range of layers that operations treat as one.
 type unit struct {
-	from, to int         // layers of the model
-	entering []skip      // by place at the boundary before
-	stashed  []stashed   // skips that a later unit, or a later segment, pops
-	ties     []int       // ties of the segment that the unit's layers use
-	handles  []*nn.Param // the first handle of each tie in the unit
-	trained  bool        // a layer before the unit is trained, or the model's input wants a gradient
+	from, to  int         // layers of the model
+	entering  []skip      // by place at the boundary before
+	stashed   []stashed   // skips that a later unit, or a later segment, pops
+	ties      []int       // ties of the segment that the unit's layers use
+	handles   []*nn.Param // the first handle of each tie in the unit
+	wantsGrad bool        // a layer before the unit is trained, or the model's input wants a gradient
 }
 
 // Crossing is a skip at a boundary between units.
 type Crossing struct {
-	key     nn.SkipKey
-	trained bool // as of a unit; the layer that stashes it counts
-	Stash   int  // the unit that stashes it; -1 is before the segment
-	// Pops has the unit of each later pop, ascending. All pops after the segment are one, of Units.
+	key       nn.SkipKey
+	wantsGrad bool // its layer or one before is trained, or the model's input wants a gradient
+	Stash     int  // the unit that stashes it; -1 is before the segment
+	// Pops has the unit of each later pop, ascending. All after the segment are one entry, Units().
 	Pops []int
 }
 
@@ -81,19 +81,19 @@ func New(cfg Config) (*Segment, error) {
 	if counts == nil {
 		counts = []int{all}
 	}
-	trained := -1 // the first layer with a gradient
+	firstTrained := -1 // the first layer with a gradient
 	if !cfg.InputGrad {
-		trained = FirstTrained(cfg.Layers)
+		firstTrained = FirstTrained(cfg.Layers)
 	}
 	at := cfg.First
 	for _, n := range counts {
-		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), trained: trained < at})
+		s.units = append(s.units, unit{from: at, to: min(at+n, cfg.Last), wantsGrad: firstTrained < at})
 		at += n
 	}
 	if at != cfg.Last {
 		return nil, fmt.Errorf("segment: units %v have %d layers, the segment %d", counts, at-cfg.First, all)
 	}
-	s.route(trained)
+	s.route(firstTrained)
 	s.findTies()
 	return s, nil
 }
@@ -118,8 +118,8 @@ func (s *Segment) unitOf(layer int) int {
 	return len(s.units)
 }
 
-// route finds the skips at each boundary. trained is the first layer with a gradient.
-func (s *Segment) route(trained int) {
+// route finds the skips at each boundary. firstTrained is the first layer with a gradient.
+func (s *Segment) route(firstTrained int) {
 	last := len(s.units)
 	s.boundaries = make([][]Crossing, last+1)
 	for _, r := range s.cfg.Routes {
@@ -143,7 +143,7 @@ func (s *Segment) route(trained int) {
 		// pops in the stashing unit cross no boundary
 		pops = slices.DeleteFunc(pops, func(u int) bool { return u <= from })
 		for b := from + 1; len(pops) > 0; b++ {
-			s.boundaries[b] = append(s.boundaries[b], Crossing{r.Key, r.Stash >= trained, from, pops})
+			s.boundaries[b] = append(s.boundaries[b], Crossing{r.Key, r.Stash >= firstTrained, from, pops})
 			pops = slices.DeleteFunc(slices.Clone(pops), func(u int) bool { return u <= b })
 		}
 	}

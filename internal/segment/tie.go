@@ -83,7 +83,7 @@ func (e *Execution) hideTies(c *torch.Ctx, at int) (restore func()) {
 	return func() {
 		for i, k := range ties {
 			e.ties[k].Free()
-			e.ties[k] = taken(c, params[i])
+			e.ties[k] = takeGrad(c, params[i])
 		}
 		show()
 	}

@@ -3,8 +3,8 @@
 // words, and every function returns its error in the same call. Package torch adds ownership and
 // typed operators.
 //
-// cgo links each package alone, so native's functions are unresolved here. In a binary, native's
-// flags come last and make unresolved functions an error.
+// cgo first links each package alone. Native's functions are unresolved then, and the flag below
+// ignores that. In a binary native's flags come last, and make unresolved functions an error.
 package shim
 
 /*

@@ -36,9 +36,7 @@ func measured(layers int, seed uint64) Chain {
 func limits(t testing.TB, c Chain) (least, greatest int64) {
 	t.Helper()
 	p, _, err := Least(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return p.Peak, greatestOf(t, c)
 }
 
@@ -105,9 +103,7 @@ func TestPlansOfJoinedLayersAreExact(t *testing.T) {
 		}
 		p, _, _, err := solveTerms(context.Background(), newTerms(j.chain, false), least+
 			r.Int64N(greatest-least+1), Options{Steps: 1 << 30})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		report, err := Check(c, j.path(whole, p).ops)
 		if time := whole.once + p.extra; err != nil || report.Peak != p.peak ||
 			math.Abs(report.Time-time) > 1e-9*time {
@@ -129,7 +125,8 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 			for i := range l + 1 {
 				least, all := b.of(i, l)
 				if least != want[[2]int{i, l}] {
-					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least, want[[2]int{i, l}])
+					t.Fatalf("(%d, %d) of chain %d, %+v: least %d, want %d", i, l, seed, c, least,
+						want[[2]int{i, l}])
 				}
 				w := newPath(terms)
 				m := least + r.Int64N(all-least+1)
@@ -140,9 +137,7 @@ func TestLeastIsThatOfTheRecurrence(t *testing.T) {
 			}
 		}
 		p, at, err := Least(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		report, err := Check(c, p.Ops)
 		if err != nil || report.Peak != p.Peak || p.Ops[report.PeakOp] != at || p.Limit != p.Peak {
 			t.Fatalf("chain %d, %+v: peak %d at operation %v, replayed %d at %d, %v", seed, c, p.Peak, at,

@@ -110,9 +110,7 @@ func TestSolveAgreesWithTheRecurrence(t *testing.T) {
 		}
 		c := d.chain(r)
 		least, _, err := Least(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		greatest := greatestOf(t, c)
 		limit := rapid.Int64Range(max(least.Peak, 1), max(greatest, 1)).Draw(t, "limit")
 		p := must.Get(Solve(context.Background(), c, limit,

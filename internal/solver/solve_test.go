@@ -111,9 +111,7 @@ func TestCurve(t *testing.T) {
 				}
 			}
 			least, _, err := Least(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if last := curve[len(curve)-1]; curve[0].Peak != least.Peak || last.Peak > greatestOf(t, c) ||
 				last.Time != c.Once() {
 				t.Fatalf("the curve of %+v is %+v; want it from %d to %d", c, curve, least.Peak,
@@ -141,9 +139,7 @@ func TestSolversStopWithTheirContext(t *testing.T) {
 	cancel()
 	c := dice{layers: 30, bytes: 1 << 20}.chain(rand.New(rand.NewPCG(2, 1)))
 	least, _, err := Least(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := Solve(ctx, c, least.Peak, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Solve: %v; want that the context has ended", err)
 	}

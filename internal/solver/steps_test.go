@@ -67,9 +67,7 @@ func TestStepsAreWithinWhatTablesSay(t *testing.T) {
 		c := d.chain(r)
 		curve := must.Get(Curve(context.Background(), c, Options{}))(t)
 		least, _, err := Least(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		greatest := greatestOf(t, c)
 		if curve[0].Peak != least.Peak || curve[len(curve)-1].Time != c.Once() ||
 			curve[len(curve)-1].Peak > greatest {

@@ -56,21 +56,21 @@ type done struct{}
 func (done) Synchronize() {}
 func (done) Free()        {}
 
-// after orders later work of s after the work of before so far.
-func after(s, before Stream, why Reason) {
-	if s == before {
+// waitFor orders later work of s after the work of other so far.
+func waitFor(s, other Stream, why Reason) {
+	if s == other {
 		return
 	}
-	e := before.Record()
+	e := other.Record()
 	defer e.Free()
 	s.Wait(e, why)
 }
 
 // Begin orders the work of a run on a worker's stream after the work of the run's caller.
-func Begin(worker, caller Stream) { after(worker, caller, Given) }
+func Begin(worker, caller Stream) { waitFor(worker, caller, Given) }
 
 // End blocks the host until all work of s has ended. Copies have another stream: see Route.
-func End(host, s Stream) { after(host, s, Ended) }
+func End(host, s Stream) { waitFor(host, s, Ended) }
 
 // RunBeside queues work on a stream other than the worker's, and blocks until the work has ended,
 // also with an error. The work begins after ready, an event of the worker's stream. Later work of
@@ -101,19 +101,19 @@ type Route struct{ From, Copies, To Stream }
 // delay its later work. In return the originals' memory is free at once, and not after the copy as with
 // PyTorch's record_stream.
 //
-// Vacant is recorded after allocate. If another goroutine frees memory of To in between, its wait (Copied) is
-// on To before the event.
+// Vacant is recorded after allocate. If another goroutine frees memory of To in between, To waits
+// for the memory's last copy (Copied) before the event.
 //
 // If allocate panics, nothing was queued and nothing is freed. If copy panics, the originals are freed after
 // the copies that were queued.
 func (r Route) Move(ready Event, allocate, copy, free func()) {
 	allocate()
 	r.Copies.Wait(ready, Produced)
-	after(r.Copies, r.To, Vacant)
+	waitFor(r.Copies, r.To, Vacant)
 	defer free()
-	defer after(r.From, r.Copies, Copied)
+	defer waitFor(r.From, r.Copies, Copied)
 	copy()
-	after(r.To, r.Copies, Arrived)
+	waitFor(r.To, r.Copies, Arrived)
 }
 
 // Way has the streams of moves in one direction between a device and a device of another process. Own is the
@@ -156,6 +156,6 @@ func (w Way) Allocate(allocate func()) (vacant Event) {
 // an error.
 func (w Way) Receive(vacant Event, receive func() error) error {
 	w.Copies.Wait(vacant, Vacant)
-	defer after(w.Own, w.Copies, Arrived)
+	defer waitFor(w.Own, w.Copies, Arrived)
 	return receive()
 }

@@ -35,8 +35,8 @@ func number(text []byte, word string) int64 {
 }
 
 // AvailableMemory returns the bytes that the process can still take: the machine's MemAvailable
-// (/proc/meminfo), or the smallest rest of the limits of its cgroup (version 2) and the groups
-// above. Inactive file pages of a group count as free, as the system drops them first. Swap does
+// (/proc/meminfo), or less if a limit of its cgroup (version 2), or of a group above, leaves less
+// memory. Inactive file pages of a group count as free, as the system drops them first. Swap does
 // not count. A missing group counts as unlimited: a container may see its own groups alone, with
 // the host's paths. root is "/", or a folder with files of /proc and /sys.
 func AvailableMemory(root string) (int64, error) {

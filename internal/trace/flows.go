@@ -12,8 +12,8 @@ import "penstock.example/schedule"
 // none. In a timeline of several steps a receive belongs to the last send before it and to the first
 // user after it.
 //
-// An arrow's end has the time of its event's start, which viewers count as inside of the slice,
-// unlike the slice's end. They still draw the arrow from the slice's end.
+// An arrow's end has the start time of its event. Viewers count a slice's start as inside of the
+// slice, and its end as outside. They still draw the arrow from the slice's end.
 func flows(events []schedule.Event) [][]record {
 	ends := make([][]record, len(events))
 	last := make(map[schedule.Action]int)      // by action: its last event
