@@ -73,7 +73,7 @@ func (t StageTime) Total() float64 {
 }
 
 // ByTime returns how many layers each of n stages takes so that the slowest stage is as fast as
-// possible, and the time of each stage for a micro-batch. Ties and effort are those of [Partition]. A
+// possible, and the time of each stage for a micro-batch. Equal cuts and effort: see [Partition]. A
 // stage's time includes receiving activations, skips and gradients, and sending back gradients of
 // skips. It returns an error unless n is 1 to the number of layers.
 func ByTime(layers []Layer, n int, config TimeConfig) ([]int, []StageTime, error) {
@@ -170,7 +170,7 @@ func (s StageSize) Total() int64 {
 }
 
 // BySize returns how many layers each of n stages takes so that the largest stage is as small as
-// possible, and the size of each stage. Ties, effort and errors are those of [ByTime].
+// possible, and the size of each stage. Equal cuts, effort and errors are as in [ByTime].
 func BySize(layers []Layer, n int, config SizeConfig) (counts []int, sizes []StageSize, err error) {
 	stages, err := termsOf("Held", n, config.Held,
 		func(h Held) stageTerms { return config.terms(layers, h) })

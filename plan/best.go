@@ -14,7 +14,7 @@ import (
 type found struct {
 	cut   cut   // the best; nil if none is below the step known before
 	step  int64 // its time; see evaluate for a cut that does not fit
-	bound int64 // no cut of the space takes less; not known beyond the step known before
+	bound int64 // no cut of the space takes less; at most the step known before
 }
 
 func (f found) fits() bool { return f.cut != nil && f.step < none }
@@ -165,7 +165,7 @@ func (f *finder) climb(c cut) {
 	}
 }
 
-// move moves units over the borders before stages from first to last, backward if units is below 0.
+// move adds units, which may be negative, to the first unit of each stage from first to last.
 type move struct{ first, last, units int }
 
 // moves lists the moves of a climb, those of most units first.
@@ -325,8 +325,8 @@ func (p *space) stageBound(s, i, j int) int64 {
 	return bound + after
 }
 
-// floor returns a lower bound of the step of any cut: the mean load, with the first units upstream
-// of each worker; all computations of a micro-batch; and the longest unit for all micro-batches.
+// floor returns the greatest of three lower bounds of any cut's step: the workers' mean load, with
+// waits for earlier stages; a micro-batch's computations; the longest unit on all micro-batches.
 func (p *space) floor() int64 {
 	a := &p.sums[p.fastest[p.stages()-1]]
 	f := p.forwards(p.fastest[p.stages()-1])

@@ -180,7 +180,7 @@ func (c *cutter) pass(bound float64, join func(cost uint64, rest uint64) uint64)
 					continue
 				}
 				if v := join(uint64(cost), rest.value); row[start].end == 0 || v <= row[start].value {
-					row[start] = cell{v, end} // ends ascend
+					row[start] = cell{v, end} // the last of equal cuts, as its stage is longest
 				}
 			}
 		}

@@ -12,7 +12,7 @@
 //
 // Each stage has a curve: plans of one micro-batch, from the one that recomputes nothing to the one
 // of the fewest bytes. A device begins with nothing recomputed. Each step of its walk moves one
-// micro-batch along its curve: the one that saves bytes at the device's peak for the least time each.
+// micro-batch along its curve: the one that pays least time per byte saved at the device's peak.
 // The bytes come from a replay of the program, block by block. All devices of a pipe walk down
 // together, and the plan is the state within the limits with the shortest step. The walk does not know
 // the limit, so more bytes never give a slower plan of a program.

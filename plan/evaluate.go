@@ -73,7 +73,7 @@ func (p *space) key(w int, c cut) string {
 	return string(key)
 }
 
-// planDevice plans a worker's stages within its bytes by [Solve], once for units of equal costs.
+// planDevice plans a worker's stages within its bytes by [Solve], and caches it by [space.key].
 func (p *space) planDevice(ctx context.Context, w int, c cut) (*cachedDevice, error) {
 	key := p.key(w, c)
 	if known := p.cached[key]; known != nil {

@@ -42,7 +42,7 @@ type Gain struct {
 // when ctx ends.
 func Explain(ctx context.Context, profile Profile, machine Machine, options Options,
 	plan *Candidate) (*Explanation, error) {
-	measured, ok := profile.of(plan.Rows, plan.Threads)
+	measured, ok := profile.costsFor(plan.Rows, plan.Threads)
 	if !ok || plan.Planned == nil {
 		return nil, fmt.Errorf("plan: the profile has no costs for %d rows and %d threads", plan.Rows,
 			plan.Threads)

@@ -120,7 +120,7 @@ func LowerLimit(a, b int64) int64 {
 	return a
 }
 
-// Parts returns how many stages the machine has devices for, if a stage has a number of threads.
+// Parts returns how many stages fit on the machine, each with a number of threads.
 func (m Machine) Parts(threads int) (n int) {
 	for _, d := range m.Devices {
 		n += d.threads() / threads

@@ -52,15 +52,15 @@ type StagePlan struct {
 	Prologue     int
 	MicroBatches []MicroBatch
 
-	// Of the first micro-batches, which have the most rows, and of the others; nil in a plan that was
-	// read.
+	// The first numLarger micro-batches have the most rows and the footprint larger. The others
+	// have the footprint smaller. Both are nil in a plan that was read.
 	larger, smaller *remat.Footprint
-	firsts          int // the number of the first ones
+	numLarger       int
 	memory          Memory
 }
 
 func (s *StagePlan) footprint(microBatch int) *remat.Footprint {
-	if microBatch < s.firsts {
+	if microBatch < s.numLarger {
 		return s.larger
 	}
 	return s.smaller

@@ -165,7 +165,7 @@ type inFlight struct {
 	inGraph  []bool     // by boundary: the inputs are part of the graph of a forward with gradients
 	saved    []*block   // by unit: the rest of the graph
 	ran      []bool     // by unit: its forward
-	after    bool       // the loss step is over, so that the output was sent
+	lossDone bool       // the loss step is over, so that the output was sent
 	grads    [][]*block // by boundary, by element
 	kind     remat.BackwardKind
 	deferred []*remat.UnitBackward // second parts to come
@@ -254,8 +254,8 @@ func (p *Plan) backwardKind(g *schedule.Graph, stage, microBatch int) remat.Back
 
 func (m *inFlight) backward() *remat.BackwardBytes { return m.fp.ByKind(m.kind) }
 
-// blocksOf makes the blocks of the tensors at a boundary. Tensors in memory of another boundary get
-// its blocks, others.
+// blocksOf makes the blocks of the tensors at a boundary. others are the blocks at boundary other.
+// A tensor that shares memory with one there gets its block.
 func blocksOf(of remat.Blocks, boundary, other int, others []*block) []*block {
 	known := map[int]*block{}
 	if others != nil {
@@ -463,7 +463,7 @@ func (r *micro) operations(m *inFlight, a schedule.Action, ops []remat.Op) {
 		case remat.Forward, remat.ForwardKeep, remat.ForwardSave:
 			r.unitForward(m, a, i, op.Kind)
 		case remat.LossStep:
-			m.after = true
+			m.lossDone = true
 			if n := len(m.fp.Units); m.fp.AtOnce && a.Stage == len(r.p.Stages)-1 {
 				r.beginLoss(m, a)
 				r.notePeak(m.fp.LossTmp)
@@ -502,7 +502,7 @@ func (r *micro) unitForward(m *inFlight, a schedule.Action, i int, kind remat.Ki
 	case remat.ForwardSave:
 		m.inGraph[i+1], m.saved[i] = true, &block{bytes: u.Saved}
 		r.hold(m.saved[i : i+1])
-		if out := m.inputs[i+1]; m.after && i == len(m.fp.Units)-1 {
+		if out := m.inputs[i+1]; m.lossDone && i == len(m.fp.Units)-1 {
 			m.inputs[i+1] = m.kept(out)
 			r.hold(m.inputs[i+1])
 			r.drop(out)

@@ -276,8 +276,8 @@ func (w Options) spaces(profile Profile, machine Machine, s schedule.Schedule) (
 	return list, why
 }
 
-// of returns the costs of micro-batches with a number of rows, 0 for any.
-func (p Profile) of(rows, threads int) (Costs, bool) {
+// costsFor returns the costs of micro-batches with a number of rows, 0 for any.
+func (p Profile) costsFor(rows, threads int) (Costs, bool) {
 	at := slices.IndexFunc(p.Measured,
 		func(m Costs) bool { return (rows == 0 || m.Rows == rows) && m.threads() == threads })
 	if at < 0 {

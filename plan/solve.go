@@ -149,7 +149,7 @@ func (p Problem) stage(s Stage) StagePlan {
 	if s.Fewer != nil {
 		out.smaller = s.Fewer.Footprint
 	}
-	out.firsts, out.memory = cmp.Or(p.Larger, p.MicroBatches), s.Memory
+	out.numLarger, out.memory = cmp.Or(p.Larger, p.MicroBatches), s.Memory
 	return out
 }
 

@@ -247,14 +247,14 @@ func (p *space) problem(c cut) Problem {
 // chain does not have.
 func (p *space) complete(s *Stage, number, first int) {
 	speed := p.workers[p.workerOf[number]].speed
-	// so that sums are exact
-	whole := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 }
+	// whole nanoseconds, so that sums are exact
+	round := func(micros float64) float64 { return float64(nanos(micros, speed)) / 1000 }
 	for i := range s.Costs.Times {
 		t := &s.Costs.Times[i]
-		*t = remat.UnitTimes{Name: t.Name, Forward: whole(t.Forward), ForwardNoGrad: whole(t.ForwardNoGrad),
-			Backward: whole(t.Backward), Later: whole(t.Later)}
+		*t = remat.UnitTimes{Name: t.Name, Forward: round(t.Forward), ForwardNoGrad: round(t.ForwardNoGrad),
+			Backward: round(t.Backward), Later: round(t.Later)}
 	}
-	s.Costs.Loss = whole(s.Costs.Loss)
+	s.Costs.Loss = round(s.Costs.Loss)
 	s.Memory.State = int64(p.options.State) * s.Memory.Unplaced
 	s.Memory.Unplaced += p.frozenBytes(first, first+s.Layers)
 	if p.replicas > 1 {

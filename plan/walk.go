@@ -162,7 +162,7 @@ func (w *walker) descend(ctx context.Context, enough int64) error {
 		}
 		w.speedUp(w.peak)
 		w.save()
-		w.relieve(least)
+		w.saveFaster(least)
 		least = w.peak
 	}
 	return nil
@@ -187,9 +187,9 @@ func (w *walker) cheapest() (best, to int) {
 	return best, to
 }
 
-// relieve saves faster states with peaks between the present one and another. For each rung of a fixed
-// ladder of peaks, items of the present state get faster points as far as the rung permits.
-func (w *walker) relieve(above int64) {
+// saveFaster saves faster states with peaks between the present one and another. For each rung of a
+// fixed ladder of peaks, items of the present state get faster points as far as the rung permits.
+func (w *walker) saveFaster(above int64) {
 	points := make([]int, len(w.items))
 	for i := range w.items {
 		points[i] = w.items[i].at

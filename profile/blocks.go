@@ -9,8 +9,8 @@ import (
 	"penstock.example/torch"
 )
 
-// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. Elements
-// that share a block count once. Parameters and their gradients do not count.
+// blocks is the memory of the inputs of a stage's units, or of their gradients, by boundary. If
+// elements share a block it counts once. Parameters and their gradients do not count.
 type blocks struct {
 	remat.Blocks
 	known map[uintptr]int // the blocks at the boundary that was noted last, by storage

@@ -163,8 +163,8 @@ func (n *count) more() bool {
 	return n.counted < 2 || n.counted < 5 && n.spent < time.Second
 }
 
-// add adds a pass and reports whether it counts. A short first pass does not, as it is slowed by the
-// first run of each layer. On a GPU the first pass loads the kernels, and never counts.
+// add adds a pass and reports whether it counts. A short first pass does not, as first runs slow it
+// down. On a GPU the first pass loads the kernels, and never counts.
 func (n *count) add(took time.Duration) bool {
 	if n.passes++; n.passes == 1 && (took < 250*time.Millisecond || queues(n.Config)) {
 		return false

@@ -15,7 +15,7 @@ func None(layers int) []Op {
 }
 
 // All returns the plan that keeps only the input, and recomputes everything before a layer for its
-// backward: rotor's recompute_all. It comes close to the least memory, but not if some layers take less
+// backward: rotor's recompute_all. It comes close to the least memory, unless some layers take less
 // when everything is kept.
 func All(layers int) []Op {
 	var w sequence

@@ -32,14 +32,14 @@ func (e *ChainError) Error() string { return fmt.Sprintf("remat: chain, %s: %s",
 // Check returns a [*ChainError] unless the chain makes sense. It needs layers with names that can be
 // shown. Sizes and times are finite and not negative, and at most 2^60 bytes and 1e18 microseconds in
 // all. Saved includes Output. Carries lie within the chain and are parts of its blocks. Deferred is
-// known of all layers, or of none.
+// given for all layers, or for none.
 func (c Chain) Check() error {
 	n := len(c.Layers)
 	if n == 0 {
 		return &ChainError{"layers", "there are none; want at least one"}
 	}
 	if d := len(c.Deferred); d != 0 && d != n {
-		return &ChainError{"layers", fmt.Sprintf("deferred is known of %d, of %d; want all or none", d, n)}
+		return &ChainError{"layers", fmt.Sprintf("deferred is given for %d of %d; want all or none", d, n)}
 	}
 	s := chainSums{}
 	s.bytes("", "input", c.Input, "input_gradient", c.InputGradient, "loss.tmp", c.Loss.Tmp)
@@ -59,7 +59,7 @@ func (c Chain) Check() error {
 		}
 		if s.err == nil && l.BackwardEarly > 0 &&
 			l.BackwardEarly > l.Saved+l.WeightGradient+l.BackwardTmp+c.madeGradient(i)+c.gradientAt(i+1) {
-			s.fail(path+"backward_early_bytes", "%d bytes, more than the layer saves, is given and makes",
+			s.fail(path+"backward_early_bytes", "%d bytes, more than all that the backward holds",
 				l.BackwardEarly)
 		}
 		if c.Deferred == nil {

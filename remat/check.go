@@ -65,8 +65,8 @@ func (c Chain) Once() float64 {
 }
 
 // CheckPlan returns an error unless the plan is right for the chain: its operations are allowed and
-// complete, its peak is exact and within the limit, its time is right to a part in 10^9, its lower
-// bound is not above its time, and a fingerprint is the chain's.
+// complete, its peak is exact and within the limit, its time is right to a part in 10^9, and its
+// lower bound is not above its time. If it has a fingerprint, that must be the chain's.
 //
 // For a plan that is not feasible CheckPlan checks the fingerprint, and that the limit is below the
 // plan's peak. It cannot tell whether that is the least limit.

@@ -9,7 +9,7 @@ type Footprint struct {
 	// output.
 	Inputs          Blocks
 	Arrives, Leaves Parcel // received and sent by a forward, as blocks of Inputs
-	// Released says which tensors of the stage's output nothing holds once they are sent: the graph
+	// Released says which tensors of the stage's output are free once they are sent, as the graph
 	// does not need them. Nil is none.
 	Released []bool
 	Units    []UnitBytes
@@ -49,7 +49,7 @@ type Run int
 // Runs of a unit.
 const (
 	FirstOfStep  Run = iota // on the first micro-batch
-	FirstOfBatch            // on a later micro-batch
+	FirstOfBatch            // the first on a later micro-batch
 	Again                   // a repetition
 	ForwardRuns
 )
@@ -109,8 +109,8 @@ func (f *Footprint) ByKind(kind BackwardKind) *BackwardBytes {
 	return &f.Backward[kind]
 }
 
-// Chain returns the stage as a chain of the units after the first prologue, with backwards of a kind, or
-// their first parts. times is by unit, loss is microseconds. Of a unit's runs the highest peak counts.
+// Chain returns the stage as a chain of the units from prologue on, with backwards of a kind or
+// their first parts. times is by unit, loss is microseconds. The highest peak of a unit's runs counts.
 func (f *Footprint) Chain(times []UnitTimes, loss float64, prologue int, kind BackwardKind) Chain {
 	c := Chain{Loss: Loss{Backward: loss, Tmp: f.LossTmp}}
 	backward := f.ByKind(kind)

@@ -59,8 +59,8 @@ func (b *builder) perform(kind Kind, c cell) {
 }
 
 // alternate appends the computations of a worker: warmup forwards, then a forward and a backward in
-// turn, then the remaining backwards. With split each backward is in two parts. Its second part runs
-// after the first parts of the next lag backwards.
+// turn, then the remaining backwards. With split each backward is in two parts, the second after
+// the first parts of the next lag backwards.
 func (b *builder) alternate(forward, backward []cell, warmup int, split bool, lag int) {
 	n := len(forward)
 	for k := range n + min(n, warmup) {

@@ -29,7 +29,7 @@ func (p Phase) String() string {
 	return fmt.Sprintf("phase(%d)", uint8(p))
 }
 
-// covers reports whether the phase has the forwards of a step, or with false its backwards.
+// covers reports whether the phase has the forwards of a step or, unless forward, its backwards.
 func (p Phase) covers(forward bool) bool { return p == Whole || forward == (p == ForwardOnly) }
 
 // Program lists the actions of every worker in one training step. A worker performs its actions in

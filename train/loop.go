@@ -441,7 +441,7 @@ func (l *Loop) placeBatch(b *pipe.Batch, batch data.Batch) (free func(), err err
 type Validation struct {
 	Set   data.Dataset // not trained on, such as a part of data.Split
 	Batch int          // samples run at once; 0 is the Loader's
-	// Patience ends the run after that many whole epochs in a row without a lower loss. 0 is no limit.
+	// Patience ends the run after so many whole epochs in a row without a lower loss. 0: no limit.
 	Patience int
 
 	// OnBatch is called after each batch with the number of samples done and the total. OnResult is

@@ -17,7 +17,7 @@ import (
 // PlanMemory plans recomputation (pipe.Optimal) before training, for batches of rows rows of a data
 // set, and checks that updates fit in the devices' limits. The error is a *plan.MemoryError with
 // every stage whose limit is too low for its steps and updates. The loop's Pipe, Loss and Optimizer
-// must be set. The set may have fewer rows. An Evaluate with a Batch of as many rows then fits, too.
+// must be set. The set may have fewer rows. Evaluate with a Batch of as many rows then fits, too.
 // The pipe need not be placed (see pipe.Open), so a model can be checked before its weights are
 // made. Measuring keeps to the limits unless the batch and a single layer already exceed them.
 func (l *Loop) PlanMemory(ctx context.Context, set data.Dataset, rows int) error {

@@ -2,8 +2,8 @@ package solver
 
 import "math"
 
-// adviser estimates the time of (i, l, m) and of forwards without gradients, in a unit of its own.
-// [steps] are exact.
+// adviser estimates Opt(i, l, m), see terms.go, and the time of forwards without gradients, both in
+// a unit of its own. [steps] are an exact adviser.
 type adviser interface {
 	at(i, l int, m int64) float64
 	nograd(i, j int) float64

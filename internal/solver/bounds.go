@@ -34,7 +34,7 @@ func (b *bounds) solve(t *terms, i, l int) {
 	if i < l {
 		all = max(all, t.saved[i]+b.all[(i+1)*w+l])
 		least = max(least, t.saved[i]+b.least[(i+1)*w+l])
-		y, grads := t.under[l+1], t.gradSum[l+1]
+		y, grads := t.yHeld[l+1], t.gradSum[l+1]
 		pair := t.pair(i, i+1)
 		kept, sweep := t.a[pair:pair+l-i], t.sweep[pair:pair+l-i] // from x(i+1) on
 		right, left := b.leastDown[l*w:(l+1)*w], b.least[i*w:(i+1)*w]

@@ -43,7 +43,7 @@ func (g *grid) fillRow(i, l int) {
 	}
 	r.clear()
 	if i < l { // otherwise least = all: there is no slot between
-		r.follow(g.slotAbove(g.t.saving(i, l), i, l), &g.rows[(i+1)*w+l])
+		r.lowerTo(g.slotAbove(g.t.saving(i, l), i, l), &g.rows[(i+1)*w+l])
 	}
 	// start is the first slot where the sweeps so far fit, and swept is their bytes. From end on the row
 	// costs no more than the last sweep alone. Times do not grow with m, and sweeps do not shrink with
@@ -100,8 +100,8 @@ func (r *row) split(start, end int, right *row, move int, left *row, cost float3
 	}
 }
 
-// follow lowers the slots of r from s on to the slots of next.
-func (r *row) follow(s int, next *row) {
+// lowerTo lowers each slot of r, from s on, to the same slot of next if that is less.
+func (r *row) lowerTo(s int, next *row) {
 	s = max(s, r.lo, next.lo)
 	if within := min(next.hi(), r.hi()); s < within {
 		minPlusOne(r.v[s-r.lo:within-r.lo], next.v[s-next.lo:], 0)

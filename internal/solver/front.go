@@ -50,9 +50,9 @@ func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64,
 	e.visits++
 	for at := from; ; e.visits++ {
 		if now := price + right[r-1].price + left[l-1].price; now < was {
-			out = out.drop(at, now)
+			out = out.lowered(at, now)
 		} else if was < math.MaxInt64 {
-			out = out.drop(at, was)
+			out = out.lowered(at, was)
 		}
 		if was <= price {
 			out = append(out, old[k:]...)
@@ -85,8 +85,8 @@ func (e *envelope) add(right front, moveRight int64, left front, moveLeft int64,
 	e.best, e.spare = out, old
 }
 
-// drop returns f with a lower price from a number of bytes on, which are not below the last breakpoint.
-func (f front) drop(bytes, price int64) front {
+// lowered returns f with a lower price from bytes on, which are not below its last breakpoint.
+func (f front) lowered(bytes, price int64) front {
 	n := len(f)
 	switch {
 	case n > 0 && f[n-1].price <= price:

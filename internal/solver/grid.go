@@ -128,8 +128,8 @@ func (g *grid) makeRows() {
 	}
 }
 
-// band returns the first slot of (i, l) between least and all, their number, and the time after them: 0
-// if they end at all, and infinite, until they are computed, if they end at most.
+// band returns the slots of (i, l) from least to all or g.most, whichever is first: the first slot,
+// their number, and the time after them: 0 from all on, otherwise infinite until close sets it.
 func (g *grid) band(i, l int, least, all int64) (lo, n int, tail float32) {
 	lo, hi := g.slotAbove(least, i, l), g.slotAbove(all, i, l)
 	last := g.slotBelow(g.most, i, l)

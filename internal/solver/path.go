@@ -52,7 +52,7 @@ func (p *path) save(i, l int) {
 		return
 	}
 	layer := &p.t.chain.Layers[i]
-	p.do(remat.Op{Kind: remat.ForwardSave, Layer: i}, p.t.under[l+1]+layer.Saved+layer.ForwardTmp)
+	p.do(remat.Op{Kind: remat.ForwardSave, Layer: i}, p.t.yHeld[l+1]+layer.Saved+layer.ForwardTmp)
 	p.resident += layer.Saved
 }
 
@@ -72,7 +72,7 @@ func (p *path) compute(i, j, l int) {
 	kind, before := remat.ForwardKeep, int64(0)
 	for k := i; k < j; k++ {
 		layer := &p.t.chain.Layers[k]
-		p.do(remat.Op{Kind: kind, Layer: k}, p.t.under[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
+		p.do(remat.Op{Kind: kind, Layer: k}, p.t.yHeld[l+1]+before+layer.Output+layer.ForwardNoGradTmp)
 		kind, before = remat.Forward, p.t.kept(i, k+1)
 	}
 	p.resident += before

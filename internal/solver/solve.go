@@ -72,7 +72,7 @@ func solveTerms(ctx context.Context, t *terms, limit int64, o Options) (p *path,
 	}
 	if t.n > mostLayers {
 		j := join(t, mostLayers)
-		o.Gap = -1 // joining costs more
+		o.Gap = -1 // joining loses more time than a gap
 		if p, _, _, err = solveTerms(ctx, newTerms(j.chain, false), limit, o); err != nil {
 			return nil, 0, 0, err
 		}

@@ -8,10 +8,10 @@ type available struct {
 	forward, held, backward int64
 }
 
-// spine is Opt(i, L, m) for a micro-batch that waits between its forward and the loss. Each of these three
-// times has a limit of its own. m is what is left of the limit from the loss on.
+// spine is Opt(i, L, m) for a micro-batch that waits between its forward and the loss. Forward,
+// wait, and the time from the loss on have a limit each. m is what is left of the last one.
 //
-// It differs from the recurrence only in intervals that end with the loss, which begin before it:
+// It differs from the recurrence only in intervals that end with the loss:
 //
 //	save i          the forward's moment in saving(i, L) compares with forward
 //	keep up to j    sweep(i, j) compares with forward; the return to x(i) comes after the loss
@@ -27,8 +27,8 @@ type spine struct {
 	keep       []int64 // at i*(n+1)+j: see keeping
 }
 
-// ends also estimates the time of (i, L, m) on a spine.
-type ends interface {
+// spineAdviser also estimates the time of (i, L, m) on a spine.
+type spineAdviser interface {
 	adviser
 	end(i int, m int64) float64
 }
@@ -74,7 +74,7 @@ func (s *spine) saving(i int) int64 {
 func (s *spine) keeping(i, j int) int64 { return s.keep[i*(s.t.n+1)+j] }
 
 // writeSpine is [path.write] on a spine: it adds a plan of (i, L, m), m >= least[i], to p.
-func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
+func (p *path) writeSpine(s *spine, advice spineAdviser, i int, m int64) {
 	t, n := p.t, p.t.n
 	if i == n {
 		p.save(n, n)
@@ -98,7 +98,7 @@ func (p *path) writeSpine(s *spine, advice ends, i int, m int64) {
 }
 
 // choose returns the first step of (i, L, m): the j up to which x(i) is kept, or i to save.
-func (s *spine) choose(advice ends, i int, m int64) int {
+func (s *spine) choose(advice spineAdviser, i int, m int64) int {
 	t := s.t
 	best, cheapest := -1, math.Inf(1)
 	if m >= max(s.saving(i), t.saved[i]+s.least[i+1]) {

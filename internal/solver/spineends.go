@@ -54,14 +54,14 @@ func newSpineRows(g *grid, on *spine) *spineRows {
 		r.v = make([]float32, r.n)
 		r.clear()
 		if i < n {
-			r.follow(g.slotAbove(on.saving(i), i, n), &e.rows[i+1])
+			r.lowerTo(g.slotAbove(on.saving(i), i, n), &e.rows[i+1])
 		}
 		for j := i + 1; j <= n; j++ {
 			right, move := &e.rows[j], int(g.moves[i*g.b.w+j])
 			if j == n {
 				right, move = &loss, 0
 			}
-			// keeping is exact; a row's own first slot may be later
+			// keeping is at least on.least[i], so its slot is r.lo or later
 			r.split(max(r.lo, g.slotAbove(on.keeping(i, j), i, n)), r.hi(), right, move, &g.rows[i*g.b.w+j-1],
 				g.nograd(i, j))
 		}

@@ -103,7 +103,7 @@ func (s *Stage) front(list []MicroBatch, on *spine, most int) []MicroBatch {
 		time float64
 	}
 	var steps []step
-	var advice ends
+	var advice spineAdviser
 	if s.steps != nil {
 		fronts := newSpineFronts(s.steps, on)
 		advice = fronts

@@ -45,7 +45,7 @@ type terms struct {
 
 	a, sweep []int64   // of (i, j), i < j; see pair
 	y        []int64   // |y(i)|, i = 0 .. n+1
-	under    []int64   // by i: the bytes of y(i) that exist during forwards of layers before i
+	yHeld    []int64   // by i: the bytes of y(i) held during forwards of layers before i
 	loss     int64     // saving(n, n)
 	made     []int64   // made(i), i = 0 .. n
 	saved    []int64   // Saved(i), i = 0 .. n: 0 of the loss
@@ -84,10 +84,10 @@ func newTerms(c remat.Chain, receives bool) *terms {
 		}
 	}
 	t.pairs()
-	t.under = slices.Clone(t.y)
+	t.yHeld = slices.Clone(t.y)
 	t.loss = t.y[n] + c.Loss.Tmp
 	if receives {
-		t.loss, t.under[n] = -t.kept(0, n), 0
+		t.loss, t.yHeld[n] = -t.kept(0, n), 0
 	}
 	t.grain = grain(c)
 	return t
@@ -153,7 +153,7 @@ func (t *terms) saving(i, l int) int64 {
 	if i == t.n {
 		return t.loss
 	}
-	return max(t.under[l+1]+t.savingEarly(i), t.savingLate(i, l))
+	return max(t.yHeld[l+1]+t.savingEarly(i), t.savingLate(i, l))
 }
 
 // savingEarly is the forward's part of saving, without |y(l+1)|.
@@ -166,7 +166,7 @@ func (t *terms) savingLate(i, l int) int64 {
 }
 
 // sweeping is the bytes to compute x(j) from x(i) in (i, l).
-func (t *terms) sweeping(i, j, l int) int64 { return t.under[l+1] + t.sweep[t.pair(i, j)] }
+func (t *terms) sweeping(i, j, l int) int64 { return t.yHeld[l+1] + t.sweep[t.pair(i, j)] }
 
 // kept is a(i, j).
 func (t *terms) kept(i, j int) int64 { return t.a[t.pair(i, j)] }
