@@ -23,7 +23,7 @@ import (
 	"penstock.example/torch"
 )
 
-// runOptions is a checked command line of penstock train. The disk has not been looked at.
+// runOptions is a checked command line of penstock train. Data and --out have not been opened.
 type runOptions struct {
 	trainFlags
 	startup
@@ -40,7 +40,7 @@ type startup struct {
 	effective   []byte   // flags as a file for --config
 	flags       *pflag.FlagSet
 	getenv      func(string) string
-	member      group.Config // place in the group, of this process or of a replica in it
+	member      group.Config // the group, and the rank in it of this process or replica
 	grouped     bool         // the group has several members
 	membersHere int          // members in this process
 	localGroup  *group.Group // the group, if this process has all members; else nil
@@ -51,7 +51,7 @@ type startup struct {
 // check checks flags against each other and against the environment. Its errors are usage errors.
 func (f trainFlags) check(s *pflag.FlagSet, getenv func(string) string) (runOptions, error) {
 	o := runOptions{trainFlags: f, startup: startup{getenv: getenv, flags: s}}
-	o.anyThreads = !s.Changed("threads")
+	o.defaultThreads = !s.Changed("threads")
 	for _, check := range []func(*pflag.FlagSet) error{
 		o.checkNames, o.checkGroup, o.checkAuto, o.checkCut, o.checkOptimizer, o.checkPairs,
 	} {
@@ -74,8 +74,7 @@ func (o *runOptions) checkNames(s *pflag.FlagSet) error {
 
 func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	several, rate := o.processCount() > 1, o.lrSchedule.name
-	err := cmp.Or(
-		refuseWithout(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
+	err := cmp.Or(refuseWithout(s, o.out != "", "--out DIR", "resume", "autoresume", "save-every", "keep"),
 		refuseWithout(s, o.resume || o.autoresume, "--resume", "changed-data"),
 		refuseWithout(s, o.out+o.tensorboard+o.dashboardAt != "", "--out, --tensorboard or --dashboard",
 			"test-every"),
@@ -100,6 +99,7 @@ func (o *runOptions) checkPairs(s *pflag.FlagSet) error {
 	return nil
 }
 
+// refuseWithout refuses flags that have no effect without another one, unless that one is given.
 func refuseWithout(s *pflag.FlagSet, given bool, needed string, flags ...string) error {
 	for _, name := range flags {
 		f := s.Lookup(name)
@@ -135,10 +135,10 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 			o.config.Balance = cut.Balance
 		}
 	}
-	devices, each := cmp.Or(o.placedDevices, o.stages), o.pipelineProcesses()
-	if o.grouped && devices < each {
+	devices, processes := cmp.Or(o.placedDevices, o.stages), o.pipelineProcesses()
+	if o.grouped && devices < processes {
 		return badUsage("%d processes share %s; each needs one: want --stages %[1]d, or fewer processes",
-			each, counted(devices, "device"))
+			processes, counted(devices, "device"))
 	}
 	if o.grouped { // processes have not met yet
 		cut.Group = group.Local(o.member.Size)[o.member.Rank]
@@ -150,8 +150,8 @@ func (o *runOptions) checkCut(s *pflag.FlagSet) error {
 		o.config.Devices = append(o.config.Devices, torch.CPU(i))
 	}
 	o.config.Devices = o.config.Devices[:o.stages]
-	if o.config.Ranks == nil && len(o.config.DeviceNames()) < each {
-		o.config.Ranks = pipe.DefaultRanks(o.config.Devices, each)
+	if o.config.Ranks == nil && len(o.config.DeviceNames()) < processes {
+		o.config.Ranks = pipe.DefaultRanks(o.config.Devices, processes)
 	}
 	o.policy, err = cut.Checkpoint.Stages(o.stages)
 	return err
@@ -203,8 +203,8 @@ func momentumOf(s *pflag.FlagSet, optimizer string, momentum float64) float64 {
 	return momentum
 }
 
-// checkSchedule finds the schedule and places the stages on devices. Afterwards o.stages counts the stages of
-// all devices.
+// checkSchedule finds the schedule and places the stages on devices. Afterwards o.stages counts the
+// stages of all devices.
 func (o *runOptions) checkSchedule(s *pflag.FlagSet) error {
 	named, err := schedule.Named(cmp.Or(o.schedule, "gpipe"))
 	if err != nil {
@@ -273,7 +273,7 @@ func (o *runOptions) placeStages(workers []int, count int) {
 	if given != nil && (len(given) != count || count == o.stages) {
 		return
 	}
-	sameNames := given != nil && len(o.config.DeviceNames()) < processes
+	sharedNames := given != nil && len(o.config.DeviceNames()) < processes
 	o.placedDevices, o.config.Devices, o.config.Ranks = count, nil, nil
 	for _, w := range workers {
 		d := torch.CPU(w)
@@ -281,7 +281,7 @@ func (o *runOptions) placeStages(workers []int, count int) {
 			d = given[w]
 		}
 		o.config.Devices = append(o.config.Devices, d)
-		if sameNames {
+		if sharedNames {
 			o.config.Ranks = append(o.config.Ranks, w*processes/count)
 		}
 	}

@@ -151,16 +151,16 @@ weights, which the transformers library loads.
 				return err
 			}
 			t := &trained{checkpoint: c}
-			layout := adapter || models.IsFolder(c.Recipe.Model.Name) && out != stdoutPath &&
+			toFolder := adapter || models.IsFolder(c.Recipe.Model.Name) && out != stdoutPath &&
 				filepath.Ext(out) != ".safetensors"
-			if _, lora := settingsOf(c.Recipe.Model)["lora"]; layout || lora {
+			if _, lora := settingsOf(c.Recipe.Model)["lora"]; toFolder || lora {
 				err = wrongInput(t.makeModel())
 			}
 			switch {
 			case err != nil:
 			case adapter && t.lora.Rank == 0:
 				err = badUsage("--adapter: the run was without --lora; leave it out")
-			case layout:
+			case toFolder:
 				err = checkNewFolder(out)
 			case out != stdoutPath && filepath.Ext(out) != ".safetensors":
 				err = badUsage("--out %s: want a FILE.safetensors", out)
@@ -185,7 +185,7 @@ weights, which the transformers library loads.
 				case adapter:
 					count = len(nn.State(nn.Adapters(t.model)))
 					return models.WriteAdapter(out, c.Recipe.Model.Name, t.lora.LoRA, model)
-				case layout:
+				case toFolder:
 					return exportFolder(out, dtype, t, model)
 				case out == stdoutPath:
 					return safetensors.Write(cmd.OutOrStdout(), model, safetensors.PyTorch)

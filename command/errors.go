@@ -73,7 +73,7 @@ func inFlags(s *pflag.FlagSet, err error) error {
 		return badUsage("%s", message(err))
 	}
 	advice := e.Remedy
-	if e.Problem != "" { // a schedule repeats its name, the value
+	if e.Problem != "" { // a schedule's problem begins with the value
 		advice = strings.TrimPrefix(message(errors.New(e.Problem)), flag.Value.String()+": ") + "; " + advice
 	}
 	text := flag.Name

@@ -27,7 +27,7 @@ const partTest = "test"
 
 func newEval() *cobra.Command {
 	var f trainedFlags
-	var of dataFlags
+	var source dataFlags
 	var part string
 	cmd := &cobra.Command{
 		Use:   "eval DIR [flags]",
@@ -47,7 +47,7 @@ data are not taken from the run. penstock launch starts several processes.`,
 	s.SortFlags = false
 	option.Word(s, &part, "part", partTest, "`PART` of the data: test, train, validation or all", partTest,
 		"train", "validation", "all")
-	of.register(s, " (default: the run's data)")
+	source.register(s, " (default: the run's data)")
 	f.register(s)
 	return resultVerb(cmd, "", func(cmd *cobra.Command, args []string) (r result, err error) {
 		g, err := joinEval(cmd)
@@ -62,7 +62,7 @@ data are not taken from the run. penstock launch starts several processes.`,
 		}
 		var set data.Dataset
 		t, err := f.open(cmd, args[0], func(t *trained) error {
-			sets, err := openData(cmd, t, &of)
+			sets, err := openData(cmd, t, &source)
 			if err != nil {
 				return err
 			}
@@ -90,9 +90,9 @@ data are not taken from the run. penstock launch starts several processes.`,
 			return r, withRemedy(err, false)
 		}
 		c := t.checkpoint
-		return result{line: evalLine{c.Path, c.Step, of.dataName, part, e}, text: func(w io.Writer) {
+		return result{line: evalLine{c.Path, c.Step, source.dataName, part, e}, text: func(w io.Writer) {
 			fmt.Fprintf(w, "%s, %s after step %d: %s of %s (%s)\n", c.Path, t.recipe.Model.Name, c.Step,
-				counted(e.Samples, "sample"), of.dataName, part)
+				counted(e.Samples, "sample"), source.dataName, part)
 			fmt.Fprintf(w, "loss\t%.6g\n", *e.Loss)
 			if e.MSE != nil {
 				fmt.Fprintf(w, "error\t%.6g (mean squared)\n", *e.MSE)
@@ -243,7 +243,7 @@ type classLine struct {
 func (p *predictor) open(cmd *cobra.Command, t *trained, path string, files []string) (err error) {
 	samples := t.recipe.Samples
 	if samples == nil {
-		return fmt.Errorf("checkpoint %s has no samples; want --prompt, or train.Predict in Go", t.checkpoint.Path)
+		return fmt.Errorf("%s has no samples; want --prompt, or train.Predict in Go", t.checkpoint.Path)
 	}
 	ofTokens := samples.Task() == data.NextToken && samples.Source != data.Uint8
 	err = cmp.Or(refuseWithout(cmd.Flags(), ofTokens, "a model of tokens", "tokenizer"),

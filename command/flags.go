@@ -34,12 +34,12 @@ type trainFlags struct {
 	groupFlags
 	weights weightFlags
 
-	stages, virtual        int
-	schedule, planFrom     string                 // names or files; "" is none
-	allThreads, anyThreads bool                   // --threads all, and no --threads
-	config                 pipe.Config            // a nil Balance is found by timing the layers
-	limit                  int64                  // bytes; 0 is none
-	bytes                  map[torch.Device]int64 // limits of the plan's devices if limit is 0
+	stages, virtual            int
+	schedule, planFrom         string                 // names or files; "" is none
+	allThreads, defaultThreads bool                   // --threads all, and no --threads
+	config                     pipe.Config            // a nil Balance is found by timing the layers
+	limit                      int64                  // bytes; 0 is none
+	deviceLimits               map[torch.Device]int64 // limits of the plan's devices if limit is 0
 
 	batch, accumulate     int
 	dropLast              bool
@@ -225,7 +225,8 @@ func (f *rateFlag) read(text string) error {
 
 func (f *modelFlags) register(s *pflag.FlagSet) {
 	modelFlag(s, &f.modelName)
-	s.StringArrayVar(&f.settings, "set", nil, "`NAME=VALUE,...` options of the model; see penstock models NAME")
+	s.StringArrayVar(&f.settings, "set", nil,
+		"`NAME=VALUE,...` options of the model; see penstock models NAME")
 	f.lora.register(s)
 }
 
@@ -346,7 +347,7 @@ func readSaved(cmd *cobra.Command, out string) error {
 	return err
 }
 
-// readConfig sets the flags in a file for which use is true; a nil use is true for all.
+// readConfig sets flags from a file: those for which use is true, or all if use is nil.
 func readConfig(cmd *cobra.Command, file string, use func(name string) bool) error {
 	s := cmd.Flags()
 	settings, err := readParsed(cmd, file, func(text []byte) (settings map[string]any, err error) {

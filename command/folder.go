@@ -83,8 +83,8 @@ func modelFlag(s *pflag.FlagSet, to *string) {
 type adapters struct{ nn.LoRA }
 
 func (a *adapters) register(s *pflag.FlagSet) {
-	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "train adapters of linear layers alone, by `SETTINGS` "+
-		"such as r=8,alpha=16,dropout=0.05,layers=\"*.q_proj *.v_proj\"; * is any text")
+	s.Var(&option.Value{Read: a.read, Show: a.String}, "lora", "train adapters of linear layers alone, "+
+		"by `SETTINGS` such as r=8,alpha=16,dropout=0.05,layers=\"*.q_proj *.v_proj\"; * is any text")
 }
 
 func (a *adapters) read(text string) error {
@@ -121,7 +121,7 @@ func newModel(name string, o models.Options, a adapters) (*nn.Sequential, error)
 	return model, err
 }
 
-// freeze freezes all layers but those of --train-only, if it is given, and adapters.
+// freeze leaves only adapters and the layers of --train-only trainable, if that flag is given.
 func freeze(model *nn.Sequential, trainOnly []string) error {
 	if trainOnly == nil {
 		return nil
@@ -203,7 +203,7 @@ func endTokens(folder string) (ends []int64) {
 	return ends
 }
 
-// takeAdapter sets --lora from the folder of --adapter, if it is not given.
+// takeAdapter sets --lora from the folder of --adapter, unless --lora is given.
 func (f *trainFlags) takeAdapter(s *pflag.FlagSet) error {
 	if f.weights.adapter == "" || s.Changed("lora") {
 		return nil

@@ -204,8 +204,7 @@ func TestRefusesFolders(t *testing.T) {
 	}{
 		"no weights": {func(_ *testing.T, folder string) {
 			os.Remove(filepath.Join(folder, "model.safetensors"))
-		},
-			"", []string{"FOLDER has neither model.safetensors nor its index"}},
+		}, "", []string{"FOLDER has neither model.safetensors nor its index"}},
 		"a shard is missing": {sharded(same, -1), "",
 			[]string{"FOLDER/model.safetensors.index.json", "2.safetensors"}},
 		"a shard is short": {sharded(same, 9000), "", []string{"2.safetensors", "it is truncated"}},
@@ -222,11 +221,11 @@ func TestRefusesFolders(t *testing.T) {
 		"tokens beyond the vocabulary": {replaced(modelConfig, `"vocab_size":380`, `"vocab_size":370`), "",
 			[]string{"377", "want at most the 370 tokens"}},
 		"tokens beyond the weights": {replaced("tokenizer.json", `"added_tokens": [`,
-			`"added_tokens": [{"id":500,"content":"<x>"},`), "", []string{"501", "want at most the 380 tokens"}},
+			`"added_tokens": [{"id":500,"content":"<x>"},`), "",
+			[]string{"501", "want at most the 380 tokens"}},
 		"no tokenizer": {func(_ *testing.T, folder string) {
 			os.Remove(filepath.Join(folder, "tokenizer.json"))
-		}, "",
-			[]string{"want a tokenizer.json"}},
+		}, "", []string{"want a tokenizer.json"}},
 		"longer than the positions": {nil, "--window 321", []string{"want at most the 320 positions"}},
 		"layers that are not there": {nil, "--lora layers=*.c_attn",
 			[]string{`--lora or --adapter: no linear layer is named "*.c_attn"; there are ` +

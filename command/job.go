@@ -37,7 +37,7 @@ type job struct {
 	heldOut        data.Dataset // samples for validation; nil is none
 	model          *nn.Sequential
 	recipe         train.Recipe
-	schedule       optim.Schedule    // of the learning rate
+	rateSchedule   optim.Schedule
 	batches        int               // in an epoch
 	last           int64             // last step
 	from           *train.Checkpoint // the checkpoint to resume; nil is none
@@ -235,13 +235,13 @@ func (j *job) planSteps(context.Context, io.Writer) (err error) {
 		settings["schedule-steps"] = config.TotalSteps
 	}
 	j.recipe.LRSchedule = train.Choice{Name: j.lrSchedule.name, Settings: settings}
-	j.schedule, err = optim.NewSchedule(name, config)
+	j.rateSchedule, err = optim.NewSchedule(name, config)
 	return err
 }
 
 func (j *job) limitMemory(context.Context, io.Writer) error {
 	for _, d := range j.config.Devices {
-		d.SetLimit(cmp.Or(j.limit, j.bytes[d]))
+		d.SetLimit(cmp.Or(j.limit, j.deviceLimits[d]))
 	}
 	return nil
 }
@@ -254,11 +254,11 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	config := j.measureConfig(profile.Config{
 		Device: j.config.Devices[0], Peer: j.config.Devices[min(1, j.stages-1)],
 		Devices: j.devicesPerProcess(), Threads: j.config.Threads,
-		// a limit that is enough can be named only after the cut
+		// an error can name the least limit only after the cut
 		LiftLimit: slices.Contains(j.policy, pipe.Optimal)})
 	if n := len(j.config.DeviceNames()); j.program == "" && n*j.virtual == j.stages {
 		config.Plan = plan.Options{Limit: j.limit, Devices: n, Virtual: []int{j.virtual},
-			Schedules: []string{cmp.Or(j.runOptions.schedule, "gpipe")}}
+			Schedules: []string{cmp.Or(j.schedule, "gpipe")}}
 		if config.Plan.State, err = optim.Slots(j.optimizerName, j.update); err != nil {
 			return err
 		}
@@ -269,12 +269,12 @@ func (j *job) findBalance(ctx context.Context, stderr io.Writer) (err error) {
 	}
 	j.config.Balance, j.config.Profile, j.lighter = cut.Counts, &cut.Profile, cut.Lighter
 	j.timingWarned = warnOfTiming(stderr, cut.Profile.Timing)
-	within, each := " within --memory-limit", []string(nil)
+	result, each := " within --memory-limit", []string(nil)
 	for _, t := range cut.Times {
 		each = append(each, fmt.Sprintf("%.3f", 1000*t.Total()))
-		within = fmt.Sprintf(": a micro-batch takes the stages %s ms", strings.Join(each, ", "))
+		result = fmt.Sprintf(": a micro-batch takes the stages %s ms", strings.Join(each, ", "))
 	}
-	fmt.Fprintf(stderr, "--balance %s, by measured time%s\n", option.Joined(cut.Counts), within)
+	fmt.Fprintf(stderr, "--balance %s, by measured time%s\n", option.Joined(cut.Counts), result)
 	return nil
 }
 
@@ -332,7 +332,7 @@ func (j *job) openLoop(ctx context.Context, stderr io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.schedule
+	l.Pipe, l.Loss, l.LRSchedule = j.pipe, trainingLoss(j.training.Info().Task()), j.rateSchedule
 	l.ClipNorm, l.Accumulate, l.Steps, l.Epochs = j.clipNorm, j.accumulate, j.steps, j.epochs
 	if j.config.Autocast == torch.AutocastFloat16 && l.Scaler == nil {
 		l.Scaler = &optim.Scaler{}

@@ -76,7 +76,7 @@ func Main(own ...interface{ register() error }) {
 			os.Exit(exitUsage)
 		}
 	}
-	// These signals ask for an orderly end. Ctrl-C again ends the process at once; others may be repeated.
+	// These signals ask for an orderly end. A second Ctrl-C kills; other repeats do nothing.
 	stops := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGXCPU}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup does
 		stops = append(stops, syscall.SIGHUP)

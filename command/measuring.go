@@ -48,7 +48,7 @@ var fewMicroBatches int64 = 100
 // chooseThreads chooses the threads of each device unless --threads gives a number. A resumed run keeps its
 // number, for the same results. All processes use the same number.
 func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
-	if !j.allThreads && !j.anyThreads {
+	if !j.allThreads && !j.defaultThreads {
 		return nil
 	}
 	cores, err := j.coresPerProcess(ctx)
@@ -58,7 +58,7 @@ func (j *job) chooseThreads(ctx context.Context, stderr io.Writer) error {
 	most, device := coresFor(cores, j.devicesPerProcess()), j.config.Devices[0]
 	microBatches := j.last * int64(j.accumulate*min(j.config.Chunks, j.batch, j.training.Len()))
 	switch {
-	case j.from != nil && (j.anyThreads || j.from.Recipe.Threads > 0):
+	case j.from != nil && (j.defaultThreads || j.from.Recipe.Threads > 0):
 		most = max(j.from.Recipe.Threads, 1)
 		if most > 1 || j.allThreads {
 			fmt.Fprintf(stderr, "--threads %d, as before\n", most)
@@ -138,7 +138,7 @@ func (j *job) planMemory(ctx context.Context, stderr io.Writer) error {
 	for i := range made.Devices {
 		fmt.Fprint(stderr, describePlanned(made, i))
 	}
-	if j.limit == 0 && len(j.bytes) == 0 {
+	if j.limit == 0 && len(j.deviceLimits) == 0 {
 		fmt.Fprintln(stderr, "there is no --memory-limit, so nothing is recomputed")
 	}
 	return nil
@@ -195,7 +195,7 @@ func (j *job) lighten(ctx context.Context, stderr io.Writer, err error) error {
 	}
 }
 
-// lighterCuts returns the cuts with a layer less on a stage of the device that lacks most.
+// lighterCuts returns cuts with a layer moved off a stage of the device that needs the most memory.
 func lighterCuts(balance []int, short *plan.MemoryError) (list [][]int) {
 	worst := slices.MaxFunc(short.Stages,
 		func(a, b plan.Shortage) int { return cmp.Compare(a.Least, b.Least) })

@@ -148,7 +148,7 @@ type modelFlags struct {
 	lora      adapters
 	dataFlags
 	folder string // of the model, or its name; "" is modelName
-	// by check
+	// set by check
 	info    models.Info
 	options models.Options // of --set
 	data    data.Options   // of --data-set and the model
@@ -224,7 +224,7 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	if f.lora.Rank > 0 {
 		chosen["lora"] = f.lora.String()
 	}
-	shape, text, has := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
+	shape, isText, defaults := info.Input.Shape, f.info.Kind == models.Text, f.info.Defaults
 	type option struct {
 		name string
 		set  *int // value of --set; 0 is none
@@ -234,24 +234,24 @@ func (f *modelFlags) fit(info data.Info) (o models.Options, chosen map[string]an
 	switch task := info.Task(); {
 	case !slices.Contains(tasks[f.info.Kind], task):
 		return o, nil, f.misfit(task)
-	case text:
+	case isText:
 		fitted = append(fitted, option{"context", &o.Context, int(shape[0])})
-	case len(shape) != len(f.info.Input) || has.Size > 0 && shape[1] != shape[2] ||
-		has.Channels == 0 && !slices.Equal(shape, f.info.Input):
+	case len(shape) != len(f.info.Input) || defaults.Size > 0 && shape[1] != shape[2] ||
+		defaults.Channels == 0 && !slices.Equal(shape, f.info.Input):
 		return o, nil, badUsage("--model %s reads inputs such as %v, and --data %s has %v; want another of "+
 			"the two", f.modelName, f.info.Input, f.dataName, shape)
 	default:
-		if has.Channels > 0 {
+		if defaults.Channels > 0 {
 			fitted = append(fitted, option{"channels", &o.Channels, int(shape[0])})
 		}
-		if has.Size > 0 {
+		if defaults.Size > 0 {
 			fitted = append(fitted, option{"size", &o.Size, int(shape[1])})
 		}
 	}
 	for _, p := range fitted {
 		*p.set = cmp.Or(*p.set, p.data)
-		if chosen[p.name] = *p.set; *p.set < p.data || !text && *p.set != p.data {
-			remedy := map[bool]string{true: "want at least as many", false: "leave it out"}[text]
+		if chosen[p.name] = *p.set; *p.set < p.data || !isText && *p.set != p.data {
+			remedy := map[bool]string{true: "want at least as many", false: "leave it out"}[isText]
 			return o, nil, badUsage("--set %s=%d: --data %s has %d; %s", p.name, *p.set, f.dataName, p.data,
 				remedy)
 		}
@@ -275,8 +275,8 @@ func (j *job) matchInit(_ context.Context, stderr io.Writer) error {
 	return err
 }
 
-// match compares weights with a model and prints a summary. They are in the file of --init, or else in the
-// model's folder, and in the folder of --adapter. folderFlag names that folder in errors.
+// match compares the weights of --init, or else of the model's folder, and those of --adapter with
+// a model, and prints a summary. Errors name the model's folder by folderFlag.
 func (w *weightFlags) match(folderFlag, name string, model *nn.Sequential, to io.Writer) (err error) {
 	check := func(flag, path string, m nn.Module, rules nn.WeightsConfig, remedy string) error {
 		report, err := nn.CheckWeights(path, m, rules)
@@ -327,7 +327,7 @@ func (w *weightFlags) place(p *pipe.Pipe) error {
 	return err
 }
 
-// loadWeights loads the parameters that exist.
+// loadWeights loads the parameters that this process has.
 func loadWeights(path string, m nn.Module, rules nn.WeightsConfig) error {
 	c := torch.NewCtx(torch.Options{})
 	defer c.Close()

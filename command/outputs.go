@@ -145,7 +145,7 @@ func (j *job) serveDashboard(_ context.Context, stderr io.Writer) (err error) {
 	return err
 }
 
-// recordStep is a hook that has the pipe record the timeline of a step, for the page of the run.
+// recordStep is a hook. It makes the pipe record the timeline of one step, and puts it on the page.
 func (j *job) recordStep(s train.StepInfo) error {
 	j.pipe.SetRecord(s.Step+1 == j.recorded)
 	if s.Timeline == nil || s.Step != j.recorded || j.member.Rank > 0 {
@@ -176,7 +176,7 @@ func (j *job) updatePage() (err error) {
 	return unwritable("out", j.out, j.page.WriteFile(filepath.Join(j.out, report.FileName)))
 }
 
-// recordEnd writes to the page how the run ended. A resumed run that recorded no step has the page in --out.
+// recordEnd writes the end to the run's page, or to its old one if a resumed run recorded no step.
 func (j *job) recordEnd(end error) error {
 	if j.member.Rank > 0 || j.out == "" && j.live == nil {
 		return nil
@@ -219,7 +219,7 @@ func (j *job) describeRun() report.Run {
 		{Name: "Command", Value: strings.Join(append([]string{programName}, j.args...), " ")},
 		{Name: "Batch", Value: batch},
 		{Name: "Cut", Value: option.Joined(config.Balance) + " layers"},
-		{Name: "Schedule", Value: cmp.Or(j.runOptions.schedule, "gpipe")},
+		{Name: "Schedule", Value: cmp.Or(j.schedule, "gpipe")},
 		{Name: "Recomputation", Value: config.Checkpoint.String()},
 		{Name: "Optimizer", Value: fmt.Sprintf("%s, learning rate %g, %s", j.optimizerName, j.update.LR,
 			j.lrSchedule.name)},

@@ -120,8 +120,8 @@ func TestReportOfAPlan(t *testing.T) {
 		}
 		for w, d := range run.Plan.Devices {
 			if most[w] == 0 || most[w] > d.Peak || d.Peak != line.Peak[w] {
-				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", title, d.Name,
-					most[w], d.Peak, line.Peak[w])
+				t.Errorf("%s: %s holds %d bytes after an action, %d at most, and the plan says %d", title,
+					d.Name, most[w], d.Peak, line.Peak[w])
 			}
 		}
 		if took := us(run.Planned.Makespan()); took != line.Step || line.LowerBound > line.Step {

@@ -37,9 +37,9 @@ type planJSON struct {
 	Schedule   string   `json:"schedule"`
 	Chunks     int      `json:"chunks"` // of each replica
 	Step       float64  `json:"step_us"`
-	LowerBound float64  `json:"lower_bound_us"` // of the step of all plans that were searched
+	LowerBound float64  `json:"lower_bound_us"` // no searched plan has a shorter step
 	Peak       []int64  `json:"peak_bytes"`     // by device
-	Proved     bool     `json:"proved"`         // no plan that was searched is faster
+	Proved     bool     `json:"proved"`         // no searched plan is faster
 	Virtual    int      `json:"virtual"`        // stages of each device
 	Replicas   int      `json:"replicas"`
 	Threads    int      `json:"threads"` // of each device
@@ -91,7 +91,7 @@ func (p *foundPlan) line() planJSON {
 	return line
 }
 
-// show prints the best plan, the other schedules, and an explanation of line.
+// show prints the best plan, the other schedules, and line.Explained if there is one.
 func (p *foundPlan) show(w io.Writer, line planJSON) {
 	b, c, e := p.Best, p.Profile.Measured[0].Chain, line.Explained
 	fmt.Fprintf(w, "step\t%s; %s\nplan\t%s\n", micros(us(b.Step)), p.bound(), line.inFlags())
@@ -175,12 +175,12 @@ func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
 		if flag == nil {
 			return badUsage("--plan %s: %s is %s: there is no such flag", f.planFrom, name, has)
 		}
-		given, self := strings.Trim(flag.Value.String(), "[]"), f.planFrom == auto
+		given, automatic := strings.Trim(flag.Value.String(), "[]"), f.planFrom == auto
 		switch {
 		case !flag.Changed && has == "", flag.Changed && (given == has || name == "data" ||
-			slices.Contains(dataOnly, name) || self && name != "devices"): // a plan may reorder devices
+			slices.Contains(dataOnly, name) || automatic && name != "devices"): // a plan may reorder devices
 			continue
-		case flag.Changed && !self:
+		case flag.Changed && !automatic:
 			return badUsage("--%s %s: the plan of --plan %s has %s; want --%[1]s left out, or another plan",
 				name, given, f.planFrom, cmp.Or(has, "none"))
 		}
@@ -194,9 +194,9 @@ func (f *trainFlags) setFromPlan(s *pflag.FlagSet, line planJSON) error {
 			}
 		}
 	}
-	f.bytes = map[torch.Device]int64{}
+	f.deviceLimits = map[torch.Device]int64{}
 	for i := range min(len(line.Bytes), len(f.config.Devices)) {
-		f.bytes[f.config.Devices[i]] = line.Bytes[i]
+		f.deviceLimits[f.config.Devices[i]] = line.Bytes[i]
 	}
 	return nil
 }
@@ -291,16 +291,16 @@ func (j *job) applyAutoPlan(ctx context.Context, stderr io.Writer) (err error) {
 		if note = ""; line.Train != nil {
 			note = "planned again, as processes, cores or flags are others: "
 		}
-		var between plan.Link
+		var link plan.Link
 		if j.world.Processes > 1 {
-			if between, err = train.MeasureLinks(ctx, j.group); err != nil {
+			if link, err = train.MeasureLinks(ctx, j.group); err != nil {
 				return err
 			}
 			fmt.Fprintf(stderr, "from process to process: %s and %s/s, as measured\n",
-				micros(us(between.Latency)), formatBytes(int64(between.Bandwidth)))
+				micros(us(link.Latency)), formatBytes(int64(link.Bandwidth)))
 		}
 		line, err = group.FromFirst(ctx, j.group, "plan", func() (planJSON, error) {
-			return j.findPlan(ctx, stderr, between)
+			return j.findPlan(ctx, stderr, link)
 		})
 		if err != nil {
 			return err
@@ -354,27 +354,27 @@ func linkedMachine(name string, devices, threads int, links ...plan.Link) plan.M
 func (w planWorld) devicesPerProcess() int { return (w.devices() + w.Processes - 1) / w.Processes }
 
 // machine returns the machine of the plan: the cores of one process, or processes with links between them.
-func (w planWorld) machine(threads []int, between plan.Link) plan.Machine {
+func (w planWorld) machine(threads []int, link plan.Link) plan.Machine {
 	cores := max(w.Cores, w.devicesPerProcess()*slices.Max(threads))
 	if w.Processes == 1 {
 		return plan.Machine{Devices: []plan.Device{{Name: "cpu", Threads: cores}}}
 	}
-	return linkedMachine("process ", w.Processes, cores, between)
+	return linkedMachine("process ", w.Processes, cores, link)
 }
 
-func (j *job) findPlan(ctx context.Context, stderr io.Writer, between plan.Link) (planJSON, error) {
-	w, busy := j.world, runtime.NumCPU()
-	if w.devices() > 0 { // of the processes on this machine
-		busy = w.devicesPerProcess() * min(max(busy/w.Cores, 1), w.Processes)
+func (j *job) findPlan(ctx context.Context, stderr io.Writer, link plan.Link) (planJSON, error) {
+	w, atWork := j.world, runtime.NumCPU()
+	if w.devices() > 0 { // devices of all processes on this machine
+		atWork = w.devicesPerProcess() * min(max(atWork/w.Cores, 1), w.Processes)
 	}
 	f := planFlags{batch: min(j.batch, j.training.Len()), limit: w.Limit, stages: w.devices(),
 		devices: j.autoDevices, chunks: w.Chunks, trainOnly: j.weights.trainOnly, numerics: j.numerics,
-		config: train.PlanConfig{Update: j.update, AtWork: busy,
+		config: train.PlanConfig{Update: j.update, AtWork: atWork,
 			Pipe: pipe.Config{DeferredBatchNorm: j.config.DeferredBatchNorm}},
 		measureFlags: measureFlags{modelFlags: j.modelFlags, optimizer: j.optimizerName,
 			autocast: j.config.Autocast, threads: w.Threads, seed: j.config.Seed}}
 	f.config.Threads = f.threadsToTry(w.Cores * w.Processes)
-	f.config.Machine = w.machine(f.config.Threads, between)
+	f.config.Machine = w.machine(f.config.Threads, link)
 	if w.Schedule != "" {
 		f.schedules = []string{w.Schedule}
 	}

@@ -73,7 +73,7 @@ func TestPlansOfNetworksRun(t *testing.T) {
 				}
 			}
 			if limits < 2 || again == 0 {
-				t.Errorf("plans under %d limits below %d bytes, %d forwards are run again", limits, most, again)
+				t.Errorf("plans under %d limits below %d bytes, %d forwards run again", limits, most, again)
 			}
 		})
 	}

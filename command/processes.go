@@ -87,19 +87,19 @@ func (o runOptions) members() (all []runOptions) {
 	if o.grouped && o.membersHere == o.member.Size {
 		localGroups = group.Local(o.membersHere)
 	}
-	each := 0 // device numbers of a replica
+	perReplica := 0 // device numbers
 	for _, d := range o.config.Devices {
-		each = max(each, d.Index+1)
+		perReplica = max(perReplica, d.Index+1)
 	}
 	for k := range o.membersHere {
 		m := o
 		m.localGroup, m.member.Rank = localGroups[k], o.member.Rank+k
 		m.config.Devices = slices.Clone(o.config.Devices)
-		m.bytes = maps.Clone(o.bytes)
+		m.deviceLimits = maps.Clone(o.deviceLimits)
 		for i, d := range o.config.Devices {
-			m.config.Devices[i].Index += k * each
-			if bytes, has := o.bytes[d]; has {
-				m.bytes[m.config.Devices[i]] = bytes
+			m.config.Devices[i].Index += k * perReplica
+			if limit, has := o.deviceLimits[d]; has {
+				m.deviceLimits[m.config.Devices[i]] = limit
 			}
 		}
 		all = append(all, m)
@@ -175,7 +175,7 @@ func failGroup(g *group.Group, err error) error {
 	if g == nil || err == nil {
 		return err
 	}
-	if errors.As(err, new(*group.MemberError)) { // the failure of the member itself follows
+	if errors.As(err, new(*group.MemberError)) { // that member fails the group next
 		select {
 		case <-g.Failed():
 		case <-time.After(patience):
@@ -250,7 +250,7 @@ func launchRun(cmd *cobra.Command, processes, restarts int, train []string) erro
 	}
 	stderr := cmd.ErrOrStderr()
 	stdout := cmd.OutOrStdout()
-	if o, ok := stdout.(*output); ok { // rank 0 writes to a file itself
+	if o, ok := stdout.(*output); ok { // so that rank 0 gets a file itself
 		stdout = o.to
 	}
 	job := launch.Job{Path: program, Args: train, Stdout: stdout, Stderr: stderr, Restarts: restarts,

@@ -433,8 +433,7 @@ func TestDataThatOneProcessLacks(t *testing.T) {
 	if code := one.end(t); code != exitUsage || !strings.Contains(one.stderr.String(), "no such file") {
 		t.Errorf("rank 1: exit code %d, stderr %q", code, one.stderr)
 	}
-	if code := zero.end(t); code != exitUsage ||
-		!strings.Contains(zero.stderr.String(), "rank 1 failed: ") ||
+	if code := zero.end(t); code != exitUsage || !strings.Contains(zero.stderr.String(), "rank 1 failed: ") ||
 		!strings.Contains(zero.stderr.String(), "no such file") {
 		t.Errorf("rank 0: exit code %d, stderr %q", code, zero.stderr)
 	}

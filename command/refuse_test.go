@@ -37,7 +37,8 @@ func TestRefuses(t *testing.T) {
 		want []string // parts of the line
 	}{
 		{[]string{"train"}, exitUsage, []string{"--model", "penstock models lists"}},
-		{[]string{"train", "--model", strings.Repeat("x", 9999), "--data", "synthetic"}, exitUsage, []string{"xx…"}},
+		{[]string{"train", "--model", strings.Repeat("x", 9999), "--data", "synthetic"}, exitUsage,
+			[]string{"xx…"}},
 		{[]string{"train", "--model", "mlp"}, exitUsage, []string{"--data", "fashion-mnist"}},
 		{train("--model", "gpt", "--data", "cifar10", "--data-dir", dir), exitUsage,
 			[]string{"gpt", "cifar10"}},
@@ -200,8 +201,9 @@ func TestRefusesSyntax(t *testing.T) {
 		{[]string{"tain"}, `unknown command "tain" for "penstock"; did you mean train? see penstock --help`},
 		{[]string{"checkpoint", "inspct", "x"},
 			`unknown command "inspct" for "penstock checkpoint"; did you mean inspect? see`},
-		{[]string{"help", "trian"}, `unknown command "trian" for "penstock"; did you mean train? see penstock --help`},
-		{[]string{"help", "train", "gpt"}, `unexpected argument "gpt" for "penstock train"; see penstock train --help`},
+		{[]string{"help", "trian"}, `unknown command "trian" for "penstock"; did you mean train? see`},
+		{[]string{"help", "train", "gpt"},
+			`unexpected argument "gpt" for "penstock train"; see penstock train --help`},
 		{[]string{"train", "--stagse", "2"},
 			"unknown flag: --stagse; did you mean --stages? see penstock train --help"},
 		{[]string{"train", "--learning-rate", "2"}, "did you mean --lr?"},

@@ -125,7 +125,7 @@ Then print the least and the greatest useful limit, and the time that 10 MB, 100
 		if err != nil {
 			return result{}, err
 		}
-		least, set, err := leastLimit(c)
+		bytes, least, err := leastLimit(c)
 		if err != nil {
 			return result{}, err
 		}
@@ -133,8 +133,8 @@ Then print the least and the greatest useful limit, and the time that 10 MB, 100
 			func(ctx context.Context, limit int64) (remat.Plan, error) {
 				return solver.Solve(ctx, c, limit, solver.Options{})
 			})
-		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, least,
-			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e, set) }}, err
+		return result{line: explanationLine{p.Limit, p.Peak, p.Time, e.Report.Recomputed, bytes,
+			e.Plain.Peak, e.Layers, e.More}, text: func(w io.Writer) { showExplanation(w, c, e, least) }}, err
 	})
 }
 

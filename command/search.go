@@ -122,8 +122,7 @@ func (f *planFlags) register(s *pflag.FlagSet) {
 		"`P|LIST`: as --stages, or names of devices to measure --model on, such as cuda:0,cuda:1")
 	option.Count(s, &f.chunks, "chunks", 0, "`M` micro-batches of a batch")
 	option.Count(s, &f.batch, "batch", 0,
-		"`N` rows of a batch; without --chunks the best number of micro-batches "+
-			"is found")
+		"`N` rows of a batch; without --chunks the best number of micro-batches is found")
 	option.List(s, &f.schedules, "schedule", "`NAME,...` of schedules to choose from (default all): "+
 		strings.Join(scheduleNames(), ", "), func(name string) (string, error) {
 		if _, err := schedule.Named(name); err != nil {
@@ -277,7 +276,7 @@ func (f *planFlags) planModel(ctx context.Context, show *progress.Task, m fitted
 		}
 	}
 	c.Wishes = f.wishes(show)
-	c.Wishes.Plans = 60 // of a device
+	c.Wishes.Plans = 60 // devices to plan in a space of cuts
 	if f.chunks > 0 {
 		c.Chunks = []int{f.chunks}
 	}

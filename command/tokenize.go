@@ -15,7 +15,7 @@ import (
 )
 
 func newTokenize() *cobra.Command {
-	var from, out string
+	var path, out string
 	cmd := &cobra.Command{
 		Use:   "tokenize FILE... --tokenizer PATH --out FILE.bin [flags]",
 		Short: "Write the tokens of texts to a file to train on",
@@ -27,21 +27,21 @@ PATH is a tokenizer.json of byte-pair encoding, or a directory with one or with
 a vocab.json and a merges.txt.`,
 		Example: `  penstock tokenize shakespeare.txt --tokenizer gpt2 --out shakespeare.bin`,
 		Args:    arguments("FILE...", "--tokenizer", "--out"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return tokenize(cmd, args, from, out) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return tokenize(cmd, args, path, out) },
 	}
 	s := cmd.Flags()
 	s.SortFlags = false
-	option.Path(s, &from, "tokenizer", "`PATH` of the tokenizer")
+	option.Path(s, &path, "tokenizer", "`PATH` of the tokenizer")
 	option.Path(s, &out, "out", "`FILE` to write")
 	return cmd
 }
 
-func tokenize(cmd *cobra.Command, texts []string, from, out string) error {
-	t, err := tokenizer.Open(from)
+func tokenize(cmd *cobra.Command, texts []string, path, out string) error {
+	t, err := tokenizer.Open(path)
 	if err != nil {
 		return wrongInput(fmt.Errorf("--tokenizer: %w", err))
 	}
-	files, err := tokenizer.Files(from)
+	files, err := tokenizer.Files(path)
 	if err = cmp.Or(err, probe("out", out, append(files, texts...)...)); err != nil {
 		return err
 	}

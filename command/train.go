@@ -101,7 +101,7 @@ func runMember(cmd *cobra.Command, o runOptions) (err error) {
 	if o.member.Rank > 0 { // rank 0 speaks for all
 		stdout, stderr = io.Discard, io.Discard
 	}
-	if file, ok := stderr.(*os.File); ok { // other writers need not allow calls from several goroutines
+	if file, ok := stderr.(*os.File); ok { // other writers may not be safe for several goroutines
 		defer context.AfterFunc(ctx, func() {
 			fmt.Fprint(file, "\nfinishing the step; Ctrl-C again ends at once\n")
 		})()
@@ -195,21 +195,21 @@ func (j *job) interruption(step int64, saved string) error {
 	if saved == "" {
 		return fmt.Errorf("%w after step %d; nothing was saved, as there is no --out", errInterrupted, step)
 	}
-	return j.failed(fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved), goOn)
+	return j.withAdvice(fmt.Errorf("%w after step %d; saved in %s", errInterrupted, step, saved), goOn)
 }
 
 const goOn = "; to go on, start it again with --resume"
 
-// failed adds advice to an error. Only rank 0 gives advice.
-func (j *job) failed(err error, advice string) error {
+// withAdvice adds advice to an error. Only rank 0 gives advice.
+func (j *job) withAdvice(err error, advice string) error {
 	if j.member.Rank > 0 {
 		advice = ""
 	}
 	return &failedError{remedyError{err, err.Error() + advice}}
 }
 
-// saveAfterFailure saves a failed run and returns its error with advice. A failed step leaves the weights
-// as they were. A run goes on from its last checkpoint if it diverged or its step is half done.
+// saveAfterFailure saves a run, as a failed step leaves the weights as they were, and returns the
+// error with advice. It does not save if the loss diverged or half of an update is done.
 func (j *job) saveAfterFailure(failure error) error {
 	advice := goOn
 	if errors.Is(failure, torch.ErrOutOfMemory) {
@@ -221,7 +221,7 @@ func (j *job) saveAfterFailure(failure error) error {
 	}
 	var step *train.StepError
 	inStep := errors.As(failure, &step)
-	if usage := inFlags(j.flags, failure); !inStep && usage != failure { // no step can be taken
+	if usage := inFlags(j.flags, failure); !inStep && usage != failure { // saving would not help
 		return usage
 	}
 	failure = withRemedy(failure, true)
@@ -229,7 +229,7 @@ func (j *job) saveAfterFailure(failure error) error {
 		failure = fmt.Errorf("%w, or --data-set standardise=1 for columns of different scales", failure)
 	}
 	if j.out == "" {
-		return j.failed(failure, "")
+		return j.withAdvice(failure, "")
 	}
 	// Outside of a step only this process fails, and the others do not save.
 	lost := diverged || inStep && step.Half() || j.group != nil && (j.group.Err() != nil || !inStep)
@@ -237,14 +237,14 @@ func (j *job) saveAfterFailure(failure error) error {
 		path, err := j.save()
 		if path != "" {
 			j.endedWithPeers = true
-			return j.failed(failure, fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice))
+			return j.withAdvice(failure, fmt.Sprintf("\nstep %d is saved in %s%s", j.loop.Step, path, advice))
 		}
 		failure = fmt.Errorf("%w; nor can step %d be saved: %w", failure, j.loop.Step, err)
 	}
 	if j.savedStep == 0 {
-		return j.failed(failure, "\nthere is no checkpoint in "+j.out)
+		return j.withAdvice(failure, "\nthere is no checkpoint in "+j.out)
 	}
-	return j.failed(failure,
+	return j.withAdvice(failure,
 		fmt.Sprintf("\nthe last checkpoint in %s is step %d%s", j.out, j.savedStep, advice))
 }
 

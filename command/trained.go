@@ -110,7 +110,7 @@ func (f *trainedFlags) open(cmd *cobra.Command, dir string, prepare func(*traine
 	return t, withRemedy(err, false)
 }
 
-// makeModel makes the model of the checkpoint, in its folder or by its name, without its weights.
+// makeModel makes the checkpoint's model without weights, from the model's folder or by its name.
 func (t *trained) makeModel() (err error) {
 	c, run := t.checkpoint, ""
 	if t.recipe = c.Recipe; c.Version > 0 {

@@ -215,8 +215,8 @@ func writeFile(path string, text []byte) error {
 	return disk.Write(path, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// probe checks before anything is computed that the file of a flag can be written and is no input. It may be
-// standard output, or "" for none.
+// probe checks before any work that the file of a flag can be written and is no input. It accepts
+// standard output, and "" for no file.
 func probe(flag, path string, inputs ...string) error {
 	if path == "" || path == stdoutPath {
 		return nil

@@ -127,7 +127,7 @@ func TestVerbsRefuse(t *testing.T) {
 		r := command(t, strings.Fields(names.Replace(line))...)
 		if r.code != exitUsage || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 ||
 			!strings.Contains(r.stderr, want) {
-			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %q", line, r.code, r.stdout, r.stderr, want)
+			t.Errorf("%s: code %d, stdout %q, stderr %q; want %q", line, r.code, r.stdout, r.stderr, want)
 		}
 	}
 	for line, want := range map[string]string{ // what is right and has no answer

@@ -77,8 +77,8 @@ type Setting struct {
 	Read    Reader
 }
 
-// SplitSettings returns the assignments in a list, with their quotes. Commas between double quotes are part of
-// a value.
+// SplitSettings returns the assignments in a list, with their quotes. Commas between double quotes
+// are part of a value.
 func SplitSettings(list string) []string {
 	const separator = "\x00"
 	parts := strings.Split(list, `"`)
@@ -88,8 +88,8 @@ func SplitSettings(list string) []string {
 	return strings.Split(strings.Join(parts, `"`), separator)
 }
 
-// Set reads lists of assignments with commas between them. A list has each name once; the last list with a
-// name counts. The error names the owner of the options and lists them. After an error some are set.
+// Set reads lists of assignments, separated by commas. A name occurs once in a list; a later list
+// overrides it. The error names the owner and lists its options. After an error some are set.
 func Set(owner string, settings []Setting, assignments []string) error {
 	var names []string
 	for _, s := range settings {

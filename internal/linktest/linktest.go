@@ -1,6 +1,6 @@
-// Package linktest gives tests communicators like NCCL's, for tensors on the CPU, between goroutines that
-// stand for processes. Streams do their work late. A move ends when both ends have reached it. Moves have no
-// tags, and a lost end goes unnoticed.
+// Package linktest gives tests communicators like NCCL's, for tensors on the CPU, between
+// goroutines that stand for processes. Streams do their work late. A move, of one tensor, ends when
+// both processes have reached it. Moves have no tags, and the loss of a process goes unnoticed.
 package linktest
 
 import (
@@ -56,7 +56,7 @@ func (s *Stream) Record() stream.Event { return s.do(func() {}) }
 func (s *Stream) Wait(e stream.Event, _ stream.Reason) { s.do(e.Synchronize) }
 
 func (e event) Synchronize() {
-	_ = e.await(nil, "an event is never done: both ends of a move wait, or an end has no move")
+	_ = e.await(nil, "an event is never done: both processes wait, or a move has only one end")
 }
 
 // await blocks until the event is done. It fails once stopped is done, and panics after Patience.

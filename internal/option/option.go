@@ -1,4 +1,4 @@
-// Package option has the kinds of values of flags.
+// Package option registers flags with checked values, and writes their help and errors.
 package option
 
 import (

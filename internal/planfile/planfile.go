@@ -50,7 +50,7 @@ func ParsePlan(data []byte) (remat.Plan, error) {
 		case kind < 0:
 			return refuse(path+".op", "%.40q; want %s", o.Op, strings.Join(kindNames, ", "))
 		case (kind == remat.LossStep) != (o.Layer == nil):
-			return refuse(path, "%v with a layer, or without one; want a layer, unless it is the loss", kind)
+			return refuse(path, "%v; want a layer, unless it is the loss", kind)
 		case o.Layer == nil:
 			p.Ops = append(p.Ops, remat.Op{Kind: kind})
 		case *o.Layer < 0 || *o.Layer > math.MaxInt32:
@@ -87,9 +87,9 @@ func FormatPlan(p remat.Plan) ([]byte, error) {
 	return strict.Lines(f)
 }
 
-// chainFile is the file of a chain, in microseconds and bytes. Fields with omitzero may be left out. By
-// default forwards without gradients cost the same as with them, gradients are as large as outputs, and
-// the rest is 0 or unknown. If one layer has deferred, layers without it defer nothing.
+// chainFile is the file of a chain, in microseconds and bytes. Fields with omitzero may be left
+// out. By default forwards without gradients cost the same as with them, gradients are as large as
+// outputs, and the rest is 0 or unknown. If some layers have deferred, the others defer nothing.
 type chainFile struct {
 	Version         int           `json:"version"`
 	Input           int64         `json:"input_bytes"`

@@ -90,7 +90,7 @@ func (p *Task) tell(now time.Time) {
 		fmt.Fprintf(p.w, "%s for %.0f s%s\n", p.doing, now.Sub(p.began).Seconds(), state)
 		return
 	}
-	if p.done < p.all { // at the end the bar would go
+	if p.done < p.all { // a full bar would disappear
 		p.bar.ChangeMax(p.all)
 		_ = p.bar.Set(p.done) // an error of a terminal has nowhere to be told
 	}
@@ -146,8 +146,8 @@ func Texts(w io.Writer) func(done, all int) {
 // UsualWidth is the width of a terminal of unknown size, and of output elsewhere.
 const UsualWidth = 80
 
-// Width returns the characters of a line of w, and whether w is a terminal, which /dev/null and
-// other character devices are not.
+// Width returns the number of columns of w, and whether w is a terminal. Other character devices,
+// such as /dev/null, are none.
 func Width(w io.Writer) (columns int, ok bool) {
 	if o, is := w.(interface{ Unwrap() io.Writer }); is {
 		w = o.Unwrap()

@@ -35,8 +35,8 @@ func (e *Error) Error() string {
 	return disk.Short(errors.New(text)).Error()
 }
 
-// Unmarshal reads a JSON object into the struct that to points to. Fields with the tag omitzero may be
-// missing. The error is an [*Error].
+// Unmarshal reads a JSON object into *to, a struct. Fields with the tag omitzero may be missing.
+// The error is an [*Error].
 func Unmarshal(text []byte, to any) error {
 	err := json.Unmarshal(text, to, json.RejectUnknownMembers(true))
 	var syntax *jsontext.SyntacticError

@@ -26,9 +26,8 @@ func watched() []torch.Device {
 	return list
 }
 
-// Check registers the leak check. Call it first in a test, so that it runs after everything the
-// test itself cleans up. Tests that use it must not run in parallel: live tensors are counted by
-// process.
+// Check registers the leak check. Call it first in a test, so that it runs after the test's own
+// cleanups. Such tests must not run in parallel: live tensors are counted by process.
 func Check(t testing.TB) {
 	t.Helper()
 	torch.TrackLeaks(true)
@@ -57,8 +56,9 @@ func Check(t testing.TB) {
 			if wait == 100 {
 				var b strings.Builder
 				_ = pprof.Lookup("goroutine").WriteTo(&b, 1)
-				if strings.Contains(b.String(), "regexp2/v2.runClock") && runtime.NumGoroutine() == goroutines+1 {
-					break // the clock of a search's time limit ends by itself
+				if strings.Contains(b.String(), "regexp2/v2.runClock") &&
+					runtime.NumGoroutine() == goroutines+1 {
+					break // regexp2's clock for timeouts ends by itself
 				}
 				t.Errorf("%d goroutines were not joined:\n%s", runtime.NumGoroutine()-goroutines, b.String())
 				break
@@ -68,8 +68,8 @@ func Check(t testing.TB) {
 	})
 }
 
-// New checks for leaks and returns a context that is closed when the test ends. The context of
-// cpu:0, the default, is on Device(0).
+// New checks for leaks and returns a context that is closed when the test ends. If o.Device is
+// cpu:0, the default, the context is on Device(0).
 func New(t testing.TB, o torch.Options) *torch.Ctx {
 	t.Helper()
 	Check(t)
