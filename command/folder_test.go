@@ -228,10 +228,10 @@ func TestRefusesFolders(t *testing.T) {
 		}, "", []string{"want a tokenizer.json"}},
 		"longer than the positions": {nil, "--window 321", []string{"want at most the 320 positions"}},
 		"layers that are not there": {nil, "--lora layers=*.c_attn",
-			[]string{`--lora or --adapter: no linear layer is named "*.c_attn"; there are ` +
-				`"model.layers.0.self_attn.q_proj"`}},
+			[]string{`--lora or --adapter: no linear layer with a weight of its own is named "*.c_attn"; ` +
+				`there are "model.layers.0.self_attn.q_proj"`}},
 		"an adapter of another model": {nil, "--adapter ../models/testdata/folders/gpt2/adapter",
-			[]string{"--adapter: no linear layer is named", "transformer.h"}},
+			[]string{"--adapter: no linear layer with a weight of its own is named", "transformer.h"}},
 		"an adapter of another width": {nil, "--adapter ../models/testdata/folders/llama/adapter --lora r=5",
 			[]string{"--adapter", "of another shape"}},
 		"no data": {func(t *testing.T, folder string) {

@@ -45,7 +45,8 @@ func openFolder(folder string) (model, error) {
 	}
 	m := family(c, name)
 	for name, value := range c.fields {
-		if !slices.Contains(harmless, name) && !strings.HasPrefix(name, "summary_") {
+		if !slices.Contains(harmless, name) && !strings.HasPrefix(name, "summary_") &&
+			string(value) != "null" {
 			c.refuse(name, string(value), "left out, as the field may change results and is not supported")
 		}
 	}
@@ -54,13 +55,16 @@ func openFolder(folder string) (model, error) {
 }
 
 // harmless are fields that do not change what a model computes, or that only generation uses.
-var harmless = []string{"_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward",
-	"decoder_start_token_id", "dtype", "encoder_stride", "eos_token_id", "forced_bos_token_id",
-	"forced_eos_token_id", "gradient_checkpointing", "initializer_range", "is_decoder", "is_encoder_decoder",
-	"keys_to_ignore_at_inference", "label2id", "max_window_layers", "n_ctx", "output_attentions",
-	"output_hidden_states", "pad_token_id", "pooler_act", "pooler_output_size", "problem_type",
-	"return_dict", "sep_token_id", "task_specific_params", "tokenizer_class", "torch_dtype",
-	"transformers_version", "unk_token_id", "use_cache"}
+var harmless = []string{
+	"_attn_implementation_autoset", "_name_or_path", "_num_labels", "architectures", "bos_token_id",
+	"chunk_size_feed_forward", "decoder_start_token_id", "dtype", "encoder_stride", "eos_token_id",
+	"forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label",
+	"initializer_range", "is_decoder", "is_encoder_decoder", "keys_to_ignore_at_inference",
+	"label2id", "max_window_layers", "n_ctx", "output_attentions", "output_hidden_states",
+	"pad_token_id", "pooler_act", "pooler_output_size", "problem_type", "return_dict", "sep_token_id",
+	"task_specific_params", "tokenizer_class", "torch_dtype", "transformers_version", "unk_token_id",
+	"use_cache",
+}
 
 // config is a file of settings in JSON whose fields are read once.
 type config struct {
@@ -136,6 +140,7 @@ func llamaFamily(c *config, family string) model {
 	mustBe(c, "attention_dropout", 0.0, 0)
 	mustBe(c, "mlp_bias", false, false)
 	mustBe(c, "pretraining_tp", 1, 1)
+	mustBe(c, "use_mrope", false, false)
 	switch family {
 	case "llama", "qwen3":
 		a.Bias = get(c, "attention_bias", false)
@@ -187,7 +192,7 @@ func (c *config) frequencies(headDim int64) []float64 {
 	switch kind {
 	case "default":
 	case "linear":
-		factor := get(scaling, "factor", 1.0)
+		factor := scaling.positive("factor", 1)
 		for i := range list {
 			list[i] /= factor
 		}
@@ -205,12 +210,23 @@ func (c *config) frequencies(headDim int64) []float64 {
 	return list
 }
 
+func (c *config) positive(name string, standard float64) float64 {
+	v := get(c, name, standard)
+	if !(v > 0) {
+		c.refuse(name, fmt.Sprint(v), "above 0")
+	}
+	return v
+}
+
 // llama3 divides slow rotations by the factor, as the transformers library does. A rotation whose
 // full turn takes more than original/low tokens is divided, one below original/high tokens stays,
 // and in between the result is interpolated.
 func (c *config) llama3(list []float64) {
-	factor, low := get(c, "factor", 8.0), get(c, "low_freq_factor", 1.0)
+	factor, low := c.positive("factor", 8), c.positive("low_freq_factor", 1)
 	high, original := get(c, "high_freq_factor", 4.0), get(c, "original_max_position_embeddings", 8192.0)
+	if high <= low {
+		c.refuse("high_freq_factor", fmt.Sprint(high), "above low_freq_factor")
+	}
 	for i, f := range list {
 		turn := 2 * math.Pi / f // tokens
 		kept := min(max((original/turn-low)/(high-low), 0), 1)

@@ -172,6 +172,20 @@ func checkAdapter(t *testing.T, c *torch.Ctx, folder string, x *torch.Tensor,
 	checkSteps(t, c, s, x, lossOf, want)
 }
 
+// TestTiedHeadHasNoAdapter: an adapter of a weight that two modules use could not be merged.
+func TestTiedHeadHasNoAdapter(t *testing.T) {
+	m := must.Get(models.New(filepath.Join("testdata", "folders", "gpt2"), models.Options{}))(t)
+	if err := nn.AddLoRA(m, nn.LoRA{Rank: 2, Alpha: 4, Layers: []string{"lm_head"}}); err == nil {
+		t.Error("the tied head gets an adapter")
+	}
+	must.Do(t, nn.AddLoRA(m, nn.LoRA{Rank: 2, Alpha: 4, Layers: []string{"*"}}))
+	for _, p := range nn.Params(m) {
+		if strings.Contains(p.Name, "lm_head.lora") {
+			t.Error(p.Name)
+		}
+	}
+}
+
 // TestFolderRefuses: a config.json that is not the model's, or means something that is not computed,
 // is refused by the name of its field.
 func TestFolderRefuses(t *testing.T) {
@@ -186,6 +200,9 @@ func TestFolderRefuses(t *testing.T) {
 		{"llama", `"rope_type": "llama3"`, `"rope_type": "yarn"`,
 			"rope_type is yarn; want it default, linear or llama3"},
 		{"llama", `"factor": 8.0`, `"factor": 8.0, "beta": 1`, "beta of the rotations is 1"},
+		{"llama", `"factor": 8.0`, `"factor": 0.0`, "factor is 0; want it above 0"},
+		{"llama", `"high_freq_factor": 4.0`, `"high_freq_factor": 1.0`,
+			"high_freq_factor is 1; want it above low_freq_factor"},
 		{"llama", `"hidden_act": "silu"`, `"hidden_act": "gelu"`, "hidden_act is gelu; want it silu"},
 		{"llama", `"head_dim": 24`, `"head_dim": 1`, "head_dim is 1; want it even"},
 		{"llama", `"attention_dropout": 0.0`, `"attention_dropout": 0.1`,

@@ -34,9 +34,10 @@ func (a *adapter) addTo(c *Ctx, x, y *torch.Tensor) {
 
 // AddLoRA freezes m and gives linear layers adapters, which are then all that is trained. An
 // adapter has lora_A.weight [Rank, in], which starts uniform within 1/sqrt(in), and lora_B.weight
-// [out, Rank], which starts at zero. So m computes the same until the first update. Call AddLoRA
-// before the parameters are materialised and before a pipe is made of m. If a pattern matches no
-// linear layer, it returns an error and changes nothing.
+// [out, Rank], which starts at zero. So m computes the same until the first update. A layer whose
+// weight another module shares, such as a tied head, gets none: they could not be merged. Call
+// AddLoRA before the parameters are materialised and before a pipe is made of m. If a pattern
+// matches no linear layer, it returns an error and changes nothing.
 func AddLoRA(m Module, o LoRA) error {
 	if o.Rank < 1 || !(o.Dropout >= 0 && o.Dropout < 1) || len(o.Layers) == 0 {
 		return fmt.Errorf("nn: AddLoRA: %+v; want a Rank of at least 1, a Dropout below 1, and Layers", o)
@@ -45,6 +46,9 @@ func AddLoRA(m Module, o LoRA) error {
 	matched := make([]bool, len(o.Layers))
 	chosen := map[string]*Linear{}
 	linears(m, "", func(name string, l *Linear) {
+		if l.Weight.Shared() {
+			return
+		}
 		names = append(names, strconv.Quote(name))
 		for i, pattern := range o.Layers {
 			if Match(pattern, name) {
@@ -53,8 +57,8 @@ func AddLoRA(m Module, o LoRA) error {
 		}
 	})
 	if i := slices.Index(matched, false); i >= 0 {
-		return fmt.Errorf("nn: AddLoRA: no linear layer is named %q; there are %s", o.Layers[i],
-			firstFew(names))
+		return fmt.Errorf("nn: AddLoRA: no linear layer with a weight of its own is named %q; there are %s",
+			o.Layers[i], firstFew(names))
 	}
 	Freeze(m)
 	for _, l := range chosen {

@@ -46,7 +46,8 @@ func (p *Pipe) Step(ctx context.Context, b Batch, loss nn.Loss) (result Result, 
 	}
 	defer r.free()
 	if r.weight == 0 {
-		return Result{}, errors.New("pipe: no target of the batch counts in the loss; leave such batches out")
+		return Result{}, errors.New("pipe: no target of the batch counts in the loss; take larger batches, " +
+			"longer windows, or leave such samples out")
 	}
 	timeline, err := r.execute(ctx, r.plan.programs[schedule.Whole]())
 	if err != nil {
