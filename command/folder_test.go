@@ -206,11 +206,11 @@ func TestRefusesFolders(t *testing.T) {
 			os.Remove(filepath.Join(folder, "model.safetensors"))
 		}, "", []string{"FOLDER has neither model.safetensors nor its index"}},
 		"a shard is missing": {sharded(same, -1), "",
-			[]string{"FOLDER/model.safetensors.index.json", "2.safetensors"}},
+			[]string{"FOLDER/model.safetensors.index.json", "2.safetensors", "copy the folder's files"}},
 		"a shard is short": {sharded(same, 9000), "", []string{"2.safetensors", "it is truncated"}},
 		"a tensor twice": {sharded(func(index string) string {
 			return strings.Replace(index, "{", `{"weight_map": {}, `, 1)
-		}, 0), "", []string{"index.json", "duplicate"}},
+		}, 0), "", []string{"index.json", "duplicate", "copy the folder's files"}},
 		"another depth": {replaced(modelConfig, `"num_hidden_layers":2`, `"num_hidden_layers":1`), "",
 			[]string{"FOLDER/model.safetensors is not of this model", "9 not in the model",
 				"want the config.json"}},

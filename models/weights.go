@@ -26,7 +26,7 @@ func Weights(folder string, m nn.Module) (path string, o nn.WeightsConfig, err e
 	}
 	file, err := safetensors.Open(path)
 	if err != nil {
-		return "", o, fmt.Errorf("models: %w", err)
+		return "", o, fmt.Errorf("models: %w; copy the folder's files again", err)
 	}
 	defer file.Close() // it was only read
 	tensors := file.Tensors()
